@@ -1,0 +1,1 @@
+"""Batch in, LazyTensor out; knows no bus, no text."""

@@ -1,0 +1,1 @@
+"""Text in, vectors out; never imports torch."""

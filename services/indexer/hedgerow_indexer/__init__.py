@@ -1,0 +1,1 @@
+"""Bulk: files in, vectors out; speaks to the bus only."""

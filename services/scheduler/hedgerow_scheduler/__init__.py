@@ -1,0 +1,1 @@
+"""The worker process: intake, packing, overlap, replies."""

@@ -1,0 +1,187 @@
+"""Every failure that may cross the wire, and the code it travels under.
+
+HedgerowError
+  ClientError            the request is wrong; sending it again will not help
+    BadInputError        400  fields of the request, each with its path
+    BadChunkError        400  an internal chunk whose parts contradict each other
+    UnknownModelError    404  no such alias here
+    TooLargeError        413  request or answer beyond a size limit
+  RowError               500  one row failed in the engine; its neighbours are fine
+  RetryableError         the request is fine; the system was not
+    OverloadedError      429  queue full: retry after `retry_after_s`
+    NoWorkerError        503  nobody serves that model at the moment
+    WorkerLostError      503  the worker that had the work went away
+    DeadlineError        504  the answer would have come too late
+  CancelledError         499  the caller went away
+StartupError             never on the wire: one line for a person, naming the remedy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a request: where (`input[3]`), and what was found and how to fix it."""
+
+    param: str | None
+    message: str
+
+
+class HedgerowError(Exception):
+    """Root of everything that is answered to a caller."""
+
+    code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    @property
+    def detail(self) -> list[dict[str, str | None]]:
+        """Further problems of the same request; empty when the message says it all."""
+        return []
+
+
+class ClientError(HedgerowError):
+    code = "invalid_request"
+    status = 400
+    type = "invalid_request_error"
+
+
+class BadInputError(ClientError):
+    """One or more fields are wrong. `problems` lists every one of them."""
+
+    code = "invalid_input"
+
+    def __init__(self, problems: Sequence[Problem] | str, *, param: str | None = None) -> None:
+        if isinstance(problems, str):
+            problems = [Problem(param, problems)]
+        assert problems, "an error needs at least one problem"
+        first = problems[0]
+        super().__init__(first.message, param=first.param)
+        self.problems = tuple(problems)
+
+    @property
+    def detail(self) -> list[dict[str, str | None]]:
+        return [{"param": p.param, "message": p.message} for p in self.problems]
+
+
+class BadChunkError(ClientError):
+    code = "invalid_chunk"
+
+
+class UnknownModelError(ClientError):
+    code = "model_not_found"
+    status = 404
+
+
+class TooLargeError(ClientError):
+    code = "too_large"
+    status = 413
+
+
+class RowError(HedgerowError):
+    """A single row failed in the engine (for example: not a finite number)."""
+
+    code = "row_failed"
+
+
+class RetryableError(HedgerowError):
+    code = "unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_s: float = 1.0
+    ) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+
+class OverloadedError(RetryableError):
+    code = "overloaded"
+    status = 429
+    type = "rate_limit_error"
+
+
+class NoWorkerError(RetryableError):
+    code = "no_worker"
+
+
+class WorkerLostError(RetryableError):
+    code = "worker_lost"
+
+
+class DeadlineError(RetryableError):
+    code = "deadline_exceeded"
+    status = 504
+
+
+class CancelledError(HedgerowError):
+    code = "cancelled"
+    status = 499
+
+
+class StartupError(Exception):
+    """A service cannot start. The text is one line that names what was found and the remedy."""
+
+
+WIRE_ERRORS: Mapping[str, type[HedgerowError]] = {
+    cls.code: cls
+    for cls in (
+        HedgerowError,
+        ClientError,
+        BadInputError,
+        BadChunkError,
+        UnknownModelError,
+        TooLargeError,
+        RowError,
+        RetryableError,
+        OverloadedError,
+        NoWorkerError,
+        WorkerLostError,
+        DeadlineError,
+        CancelledError,
+    )
+}
+
+
+def to_wire(error: HedgerowError) -> dict[str, Any]:
+    """Flatten an error for an internal message: code, message, and what its class keeps."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.param is not None:
+        body["param"] = error.param
+    if isinstance(error, RetryableError):
+        body["retry_after_s"] = error.retry_after_s
+    return body
+
+
+def from_wire(body: Mapping[str, Any]) -> HedgerowError:
+    """Rebuild the error that `to_wire` flattened. An unknown code becomes a HedgerowError."""
+    cls = WIRE_ERRORS.get(str(body.get("code")), HedgerowError)
+    message = str(body.get("message", "unknown error"))
+    param = body.get("param")
+    if issubclass(cls, RetryableError):
+        return cls(message, param=param, retry_after_s=float(body.get("retry_after_s", 1.0)))
+    return cls(message, param=param)
+
+
+def to_public(error: HedgerowError) -> dict[str, Any]:
+    """The body a caller sees, over HTTP and NATS alike (docs/protocol.md, "Errors")."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        },
+        "detail": error.detail,
+    }

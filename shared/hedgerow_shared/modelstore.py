@@ -1,0 +1,94 @@
+"""Where a model lives: `--model ALIAS=WHERE` -> a local folder.
+
+WHERE is a path, else an importable package that holds a model (found without importing it),
+else a Hugging Face hub id.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from hedgerow_shared.errors import StartupError
+
+_HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*/*.safetensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One `--model` flag, taken apart."""
+
+    alias: str
+    where: str
+
+
+def parse_model_flag(text: str) -> ModelSource:
+    """`ALIAS=WHERE`, or WHERE alone (its last part becomes the alias)."""
+    alias, eq, where = text.partition("=")
+    if not eq:
+        alias, where = Path(text).name or text, text
+    if not alias or not where:
+        raise StartupError(f"--model {text!r}: write ALIAS=PATH_OR_HUB_ID, as in minilm=./model")
+    return ModelSource(alias, where)
+
+
+def locate(source: ModelSource) -> Path:
+    """Find the folder of a model; download it from the hub if it is nowhere on this machine.
+
+    Raises StartupError with one line that names the remedy.
+    """
+    path = Path(source.where).expanduser()
+    if path.exists():
+        return _folder(path, source)
+    package = _package_folder(source.where)
+    if package is not None:
+        return package
+    if source.where.count("/") > 1 or source.where.startswith((".", "/", "~")):
+        raise StartupError(
+            f"--model {source.alias}={source.where}: no such folder; give a path that exists, "
+            "an installed package or a hub id such as org/name"
+        )
+    return _hub_folder(source)
+
+
+def _folder(path: Path, source: ModelSource) -> Path:
+    if path.is_dir() and (path / "config.json").is_file():
+        return path.resolve()
+    found = "a file" if path.is_file() else "a folder without config.json"
+    raise StartupError(
+        f"--model {source.alias}={source.where}: {found}; give the folder that holds "
+        "config.json, tokenizer.json and *.safetensors"
+    )
+
+
+def _package_folder(name: str) -> Path | None:
+    """The folder of an installed package, or its `model/` child, whichever has config.json."""
+    module = name.replace("-", "_")
+    if not module.isidentifier():
+        return None
+    spec = importlib.util.find_spec(module)
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        for folder in (Path(root), Path(root) / "model"):
+            if (folder / "config.json").is_file():
+                return folder
+    return None
+
+
+def _hub_folder(source: ModelSource) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise StartupError(
+            f"--model {source.alias}={source.where}: not a folder or an installed package, and "
+            "hub downloads need huggingface-hub: pip install 'hedgerow[worker]' or give a folder"
+        ) from None
+    try:
+        return Path(snapshot_download(source.where, allow_patterns=_HUB_PATTERNS))
+    except Exception as error:  # noqa: BLE001 - the hub client raises many unrelated types
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise StartupError(
+            f"--model {source.alias}={source.where}: not a folder or an installed package, and the "
+            f"hub did not give it ({type(error).__name__}: {reason[:160]}); check the name and the "
+            "network, or give a local folder"
+        ) from None

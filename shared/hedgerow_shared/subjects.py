@@ -1,0 +1,94 @@
+"""Every subject, queue group, stream and header of Hedgerow, and how to build them."""
+
+from __future__ import annotations
+
+import re
+
+from hedgerow_shared.errors import StartupError
+
+QUEUE_GATEWAYS = "gateways"
+QUEUE_WORKERS = "workers"
+
+PUBLIC = "hedgerow.v1"
+MODELS = "hedgerow.v1.models"
+FLEET = "hedgerow.fleet"
+"""Workers announce `joined` and `left` here, so that gateways need not wait for a poll."""
+
+STREAM_BULK = "HEDGEROW_BULK"
+STREAM_RESULT = "HEDGEROW_RESULT"
+STREAM_DEAD = "HEDGEROW_DEAD"
+KV_JOBS = "HEDGEROW_JOBS"
+
+HEADER_CONTENT_TYPE = "Content-Type"
+HEADER_ERROR_CODE = "Nats-Service-Error-Code"
+HEADER_ERROR = "Nats-Service-Error"
+HEADER_TTL_MS = "Hedgerow-Ttl-Ms"
+HEADER_PARTIAL = "Hedgerow-Partial"
+HEADER_TRACE = "traceparent"
+
+SERVICE_NAME = "hedgerow"
+
+_TO_DASH = re.compile(r"[./\s]")
+
+
+def model_token(alias: str) -> str:
+    """The one subject token an alias becomes: `.`, `/` and white space turn into `-`."""
+    return _TO_DASH.sub("-", alias)
+
+
+def check_aliases(aliases: list[str]) -> None:
+    """Refuse aliases that cannot be subjects or that become the same token.
+
+    Raises StartupError naming the alias and the remedy.
+    """
+    seen: dict[str, str] = {}
+    for alias in aliases:
+        if not alias or "*" in alias or ">" in alias or not alias.isprintable():
+            raise StartupError(
+                f"--model alias {alias!r} cannot be a subject: use letters, digits, '-', '_'"
+            )
+        token = model_token(alias)
+        if token in seen:
+            raise StartupError(
+                f"--model aliases {seen[token]!r} and {alias!r} both become the subject token "
+                f"{token!r}: rename one"
+            )
+        seen[token] = alias
+
+
+def embed(alias: str) -> str:
+    return f"hedgerow.v1.embed.{model_token(alias)}"
+
+
+def rerank(alias: str) -> str:
+    return f"hedgerow.v1.rerank.{model_token(alias)}"
+
+
+def tokenize(alias: str) -> str:
+    return f"hedgerow.v1.tokenize.{model_token(alias)}"
+
+
+def chunk(alias: str) -> str:
+    """Online work of a model; workers share it through the queue group `workers`."""
+    return f"hedgerow.chunk.{model_token(alias)}"
+
+
+def bulk(alias: str) -> str:
+    return f"hedgerow.bulk.{model_token(alias)}"
+
+
+def result(job: str) -> str:
+    return f"hedgerow.result.{job}"
+
+
+def worker_chunk(worker: str, alias: str) -> str:
+    """Work meant for one worker: a retry away from a suspect, or the least loaded one."""
+    return f"hedgerow.worker.{worker}.chunk.{model_token(alias)}"
+
+
+def worker_cancel(worker: str) -> str:
+    return f"hedgerow.worker.{worker}.cancel"
+
+
+def worker_drain(worker: str) -> str:
+    return f"hedgerow.worker.{worker}.drain"
