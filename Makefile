@@ -1,0 +1,67 @@
+# What a person types. Each target sets up what it needs; the second time that takes no time.
+#   make up ARGS="--port 9000"     PYTHON=python3.12     TORCH_INDEX=...     TORCH=1
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+export TORCH_INDEX ?=
+export TORCH ?=
+
+BIN := $(VENV)/bin
+SET_UP := @$(PYTHON) infra/bootstrap.py --venv $(VENV)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help up setup dev check format test test-slow bench bench-engine bench-tokenizers clean distclean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
+
+up: ## set up and start everything on this machine; Ctrl-C drains and stops
+	$(SET_UP) run
+	@$(BIN)/hedgerow up $(ARGS)
+
+setup: ## only set up what `up` needs
+	$(SET_UP) run
+
+dev: ## only set up what the tests need
+	$(SET_UP) dev
+
+check: ## format, lint, types, import contracts, fast tests (about a minute)
+	$(SET_UP) dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(PYTEST) -q -m "not system and not slow and not gpu" $(ARGS)
+
+format: ## let ruff format and fix what it can
+	$(SET_UP) dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: ## every test that needs no GPU and no minutes
+	$(SET_UP) dev
+	$(PYTEST) -m "not slow and not gpu" $(ARGS)
+
+test-slow: ## the rest that needs no GPU: faults, real clients, packages
+	$(SET_UP) slow
+	$(PYTEST) -m "slow and not gpu" $(ARGS)
+
+bench: ## the four suites against a running system of their own; ARGS=--quick ends in a minute
+	$(SET_UP) dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-engine: ## the engine alone
+	$(SET_UP) dev
+	$(BIN)/python -m benchmarks.engine $(ARGS)
+
+bench-tokenizers: ## the tokenizers alone
+	$(SET_UP) dev
+	$(BIN)/python -m benchmarks.tokenizers $(ARGS)
+
+clean: ## remove what tools left behind
+	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## that, and the environment and local data
+	rm -rf $(VENV) .hedgerow
