@@ -7,6 +7,7 @@ else a Hugging Face hub id.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,29 @@ def parse_model_flag(text: str) -> ModelSource:
     if not alias or not where:
         raise StartupError(f"--model {text!r}: write ALIAS=PATH_OR_HUB_ID, as in minilm=./model")
     return ModelSource(alias, where)
+
+
+def parse_max_seq_len(flags: Sequence[str], aliases: Sequence[str]) -> dict[str, int]:
+    """`N` (for every model) or `ALIAS=N`, each repeatable; returns tokens by alias.
+
+    Raises StartupError naming the flag that is wrong.
+    """
+    everywhere: dict[str, int] = {}
+    named: dict[str, int] = {}
+    for text in flags:
+        alias, eq, number = text.rpartition("=")
+        if not number.isdecimal() or int(number) < 1:
+            raise StartupError(f"--max-seq-len {text}: write N or ALIAS=N, N a positive number")
+        if not eq:
+            everywhere = dict.fromkeys(aliases, int(number))
+        elif alias in aliases:
+            named[alias] = int(number)
+        else:
+            raise StartupError(
+                f"--max-seq-len {text}: no --model has the alias {alias!r} "
+                f"(there is {', '.join(aliases)})"
+            )
+    return {**everywhere, **named}
 
 
 def locate(source: ModelSource) -> Path:

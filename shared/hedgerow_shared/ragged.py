@@ -133,7 +133,8 @@ def check(batch: RaggedBatch) -> None:
         raise BadChunkError(
             f"cu_seqlens runs from {cu[0]} to {cu[-1]}, but there are {batch.num_tokens} token ids"
         )
-    if np.any(np.diff(cu) <= 0):
+    # Not np.diff: a difference of two int32 may wrap around and look positive.
+    if np.any(cu[1:] <= cu[:-1]):
         raise BadChunkError("cu_seqlens must rise at every step: a sequence is empty or negative")
     if len(batch.outputs) != n:
         raise BadChunkError(f"{len(batch.outputs)} outputs for {n} sequences")
