@@ -4,6 +4,7 @@ HedgerowError
   ClientError            the request is wrong; sending it again will not help
     BadInputError        400  fields of the request, each with its path
     BadChunkError        400  an internal chunk whose parts contradict each other
+    ForbiddenError       403  the bus user may not publish or listen there
     UnknownModelError    404  no such alias here
     TooLargeError        413  request or answer beyond a size limit
   RowError               500  one row failed in the engine; its neighbours are fine
@@ -78,6 +79,11 @@ class BadChunkError(ClientError):
     code = "invalid_chunk"
 
 
+class ForbiddenError(ClientError):
+    code = "forbidden"
+    status = 403
+
+
 class UnknownModelError(ClientError):
     code = "model_not_found"
     status = 404
@@ -141,6 +147,7 @@ WIRE_ERRORS: Mapping[str, type[HedgerowError]] = {
         ClientError,
         BadInputError,
         BadChunkError,
+        ForbiddenError,
         UnknownModelError,
         TooLargeError,
         RowError,
