@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 SET_UP := @$(PYTHON) infra/bootstrap.py --venv $(VENV)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help up setup dev check format test test-slow bench bench-engine bench-tokenizers clean distclean
+.PHONY: help up setup dev check format test test-slow bench bench-engine bench-tokenizers \
+        bench-retrieval bench-peers clean distclean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -47,17 +48,25 @@ test-slow: ## the rest that needs no GPU: faults, real clients, packages
 	$(SET_UP) slow
 	$(PYTEST) -m "slow and not gpu" $(ARGS)
 
-bench: ## the four suites against a running system of their own; ARGS=--quick ends in a minute
+bench: ## the four suites, against a system it starts; ARGS=--quick ends in a minute
 	$(SET_UP) dev
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks suites $(ARGS)
 
 bench-engine: ## the engine alone
 	$(SET_UP) dev
-	$(BIN)/python -m benchmarks.engine $(ARGS)
+	$(BIN)/python -m benchmarks engine $(ARGS)
 
 bench-tokenizers: ## the tokenizers alone
 	$(SET_UP) dev
-	$(BIN)/python -m benchmarks.tokenizers $(ARGS)
+	$(BIN)/python -m benchmarks tokenizers $(ARGS)
+
+bench-retrieval: ## nDCG@10 against sentence-transformers; ARGS="--corpus FOLDER" in Cranfield form
+	$(SET_UP) dev
+	$(BIN)/python -m benchmarks retrieval $(ARGS)
+
+bench-peers: ## install other servers, each into an environment of its own (.venv-peer-*)
+	$(SET_UP) dev
+	$(BIN)/python -m benchmarks peers install $(ARGS)
 
 clean: ## remove what tools left behind
 	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -192,8 +192,9 @@ class _Pip:
             for line in process.stdout:
                 log.write(line)
                 lines.append(line)
-                if re.match(r"\s*Downloading .*\(", line):
-                    _say(f"  {line.strip()} [{time.monotonic() - begin:.0f} s]")
+                large = re.match(r"\s*Downloading (\S+?-[^-]+)-\S+ \(([\d.]+ [MG]B)\)", line)
+                if large:
+                    _say(f"  {large[1]}, {large[2]} [{time.monotonic() - begin:.0f} s]")
         if process.wait():
             raise SetupError("{} (pip's words: {})".format(explain("".join(lines)), self._log))
 

