@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nats import errors as nats_errors
 
-from hedgerow_shared.bus import dial
 from hedgerow_shared.bus.inbox import Call, Gather, Inbox, is_no_responders
-from hedgerow_shared.bus.message import NO_HEADERS, Message, from_nats, header_bytes
+from hedgerow_shared.bus.link import Link
+from hedgerow_shared.bus.message import NO_HEADERS, Message, encode_headers, from_nats
 from hedgerow_shared.bus.nats_client import NatsClient
-from hedgerow_shared.bus.options import BusOptions, without_password
+from hedgerow_shared.bus.options import BusOptions
 from hedgerow_shared.bus.subscription import Pending, Subscription
-from hedgerow_shared.bus.watchdog import watch
 from hedgerow_shared.errors import (
     ClientError,
     DeadlineError,
@@ -24,16 +23,13 @@ from hedgerow_shared.errors import (
     RetryableError,
     StartupError,
     TooLargeError,
-    WorkerLostError,
 )
 
 _RESERVE_BYTES = 8 * 1024
 """Left free under max_payload: going over it by a header makes the server cut us off for good."""
 
-_BARRIER_S = 20
-"""Longer than the ping budget: the connection is declared dead before a barrier gives up."""
-
-_log = logging.getLogger("hedgerow.bus")
+_PATIENT_BYTES = 4 * 1024 * 1024
+_SPACE = re.compile(r"\s")
 
 
 class Bus:
@@ -44,16 +40,12 @@ class Bus:
     """
 
     def __init__(self, options: BusOptions, on_closed: Callable[[], None] | None) -> None:
-        self._options = options
-        self._on_closed = on_closed
-        self._nc = NatsClient()
         self._inbox = Inbox(options.inbox_prefix)
+        self._link = Link(
+            options, on_down=self._on_down, on_refused=self._on_refused, on_closed=on_closed
+        )
+        self._nc = self._link.nc
         self._loop = asyncio.get_running_loop()
-        self._closing = False
-        self._down: asyncio.Future[None] = self._loop.create_future()
-        self._refused: dict[str, str] = {}
-        self._last_note = ""
-        self._watchdog: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -65,14 +57,7 @@ class Bus:
             should then exit non-zero, so that its supervisor starts it again
         """
         bus = cls(options, on_closed)
-        await dial.connect(
-            bus._nc,
-            options,
-            on_error=bus._on_error,
-            on_down=bus._on_down,
-            on_up=bus._on_up,
-            on_end=bus._on_end,
-        )
+        await bus._link.open()
         await bus._nc.listen(bus._inbox.wildcard, "", bus._take_reply)
         try:
             await bus.barrier()
@@ -82,18 +67,16 @@ class Bus:
                 f"bus: {bus.url}: no replies can reach {options.inbox_prefix}.>: {error.message}; "
                 "set the inbox prefix this user may subscribe to"
             ) from None
-        bus._watchdog = asyncio.create_task(watch(bus._nc))
         return bus
 
     @property
     def url(self) -> str:
         """Where we are connected, or where we try to, without the password."""
-        current = self._nc.connected_url
-        return without_password(current.geturl() if current else self._options.url)
+        return self._link.url
 
     @property
     def is_connected(self) -> bool:
-        return self._nc.is_connected and not self._nc.is_deaf
+        return self._link.is_connected
 
     @property
     def max_payload(self) -> int:
@@ -115,6 +98,36 @@ class Bus:
         """For the JetStream part of this package only."""
         return self._nc
 
+    def publish_nowait(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send one message, or queue it for the socket.
+
+        While disconnected, messages are kept and sent after the reconnect. Raises
+        TooLargeError over `max_message_bytes`, RetryableError when closed or when nothing
+        more can be kept, ClientError for a subject or header no server would take.
+        """
+        block = encode_headers(headers) if headers else b""
+        size = len(block) + len(data)
+        if size > self.max_message_bytes:
+            raise TooLargeError(
+                f"message of {size} bytes to {subject}: the bus takes {self.max_message_bytes} "
+                f"(the server's max_payload is {self.max_payload})"
+            )
+        if not subject or _SPACE.search(subject) or (reply and _SPACE.search(reply)):
+            raise ClientError(f"bus: {subject!r} (reply {reply!r}) cannot be a subject")
+        try:
+            self._nc.send(subject, reply, block, data)
+        except nats_errors.OutboundBufferLimitError:
+            raise RetryableError(f"bus: the send buffer to {self.url} is full") from None
+        except nats_errors.ConnectionClosedError:
+            raise RetryableError("bus: the connection is closed") from None
+
     async def publish(
         self,
         subject: str,
@@ -123,26 +136,10 @@ class Bus:
         reply: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send one message and return when it is queued for the socket.
-
-        While disconnected, messages are kept and sent after the reconnect. Raises
-        TooLargeError over `max_message_bytes`, RetryableError when closed or when nothing
-        more can be kept, ClientError for a subject or header no server would take.
-        """
-        size = len(data) + header_bytes(headers)
-        if size > self.max_message_bytes:
-            raise TooLargeError(
-                f"message of {size} bytes to {subject}: the bus takes {self.max_message_bytes} "
-                f"(the server's max_payload is {self.max_payload})"
-            )
-        try:
-            await self._nc.publish(subject, data, reply, dict(headers) if headers else None)
-        except nats_errors.OutboundBufferLimitError:
-            raise RetryableError(f"bus: {self.url} is away and the send buffer is full") from None
-        except (nats_errors.ConnectionClosedError, nats_errors.ConnectionDrainingError):
-            raise RetryableError("bus: the connection is closed") from None
-        except (nats_errors.BadSubjectError, nats_errors.BadHeaderError) as error:
-            raise ClientError(f"bus: cannot publish to {subject!r}: {error}") from None
+        """Like `publish_nowait`, but waits for a slow socket before it queues too much."""
+        if self._nc.pending_data_size > _PATIENT_BYTES:
+            await self._nc.written()
+        self.publish_nowait(subject, data, reply=reply, headers=headers)
 
     async def request(
         self,
@@ -158,7 +155,7 @@ class Bus:
         connection is or goes down, DeadlineError after `timeout_s`, ForbiddenError when this
         user may not publish there, and what `publish` raises.
         """
-        self._check_up()
+        self._link.check_up()
         future: asyncio.Future[Message] = self._loop.create_future()
         call = Call(subject, future)
         reply = self._inbox.open(call)
@@ -181,7 +178,7 @@ class Bus:
         Returns at once with an empty list when nobody listens. Raises like `request`, except
         that running out of time is the normal end.
         """
-        self._check_up()
+        self._link.check_up()
         done: asyncio.Future[None] = self._loop.create_future()
         gather = Gather(subject, max_replies, done)
         reply = self._inbox.open(gather)
@@ -235,19 +232,9 @@ class Bus:
         """Return once the server has processed all that was published or subscribed before.
 
         Raises ForbiddenError when one of the subscriptions was refused, WorkerLostError when
-        the connection goes down meanwhile.
+        the connection is or goes down.
         """
-        self._check_up()
-        down = self._down
-        await self._nc.written()
-        flush = asyncio.ensure_future(self._nc.flush(timeout=_BARRIER_S))
-        await asyncio.wait({flush, down}, return_when=asyncio.FIRST_COMPLETED)
-        flush.cancel()
-        if (await asyncio.gather(flush, return_exceptions=True))[0] is not None:
-            raise self._lost()
-        if self._refused:
-            subject, text = self._refused.popitem()
-            raise ForbiddenError(f"this user may not subscribe to {subject} ({text})")
+        await self._link.barrier()
 
     async def close(self, *, patience_s: float = 2.0) -> None:
         """Close, after what was published reached the server.
@@ -255,73 +242,22 @@ class Bus:
         Requests still in flight get `patience_s` to be answered; unlike nats-py's drain, their
         replies keep arriving meanwhile. Subscriptions are the caller's to drain first.
         """
-        if self._closing:
+        if self._nc.is_closed:
             return
-        self._closing = True
         end_s = self._loop.time() + patience_s
         while self._inbox.in_flight and self.is_connected and self._loop.time() < end_s:
             await asyncio.sleep(0.005)
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        try:
-            await asyncio.wait_for(self.barrier(), max(patience_s, 0.5))
-        except (RetryableError, ForbiddenError, TimeoutError):
-            _log.warning("bus: closing %s without its last acknowledgement", self.url)
-        await self._nc.close()
-
-    def _check_up(self) -> None:
-        if not self._nc.is_connected:
-            raise WorkerLostError(f"bus: not connected to {self.url}")
-
-    def _lost(self) -> WorkerLostError:
-        return WorkerLostError(f"bus: the connection to {self.url} went down")
+        await self._link.close(max(patience_s, 0.5))
 
     def _take_reply(self, msg: Any) -> None:
         self._inbox.deliver(from_nats(msg))
 
-    async def _on_error(self, error: Exception) -> None:
-        # nats-py awaits this in its reader, and an exception here would end the reader.
-        try:
-            self._note(error)
-        except Exception:  # noqa: BLE001 - outermost, see above
-            _log.exception("bus: reporting an error failed")
+    def _on_down(self) -> None:
+        self._inbox.fail_all(self._link.lost)
 
-    def _note(self, error: Exception) -> None:
-        refusal = dial.parse_refusal(str(error))
-        if refusal is None:
-            text = str(error) or type(error).__name__
-            level = logging.DEBUG if text == self._last_note else logging.WARNING
-            _log.log(level, "bus: %s: %s", self.url, text)
-            self._last_note = text
-            return
-        action, subject = refusal
-        _log.error("bus: this user may not %s %s", action, subject)
-        if action == "subscribe to":
-            self._refused[subject] = str(error)
-        else:
-            text = f"this user may not publish to {subject}"
-            self._inbox.fail_subject(subject, lambda: ForbiddenError(text))
-
-    async def _on_down(self) -> None:
-        down, self._down = self._down, self._loop.create_future()
-        down.set_result(None)
-        self._inbox.fail_all(self._lost)
-        if not self._closing:
-            _log.warning("bus: lost %s", self.url)
-
-    async def _on_up(self) -> None:
-        self._last_note = ""
-        _log.info("bus: back on %s", self.url)
-
-    async def _on_end(self) -> None:
-        if self._closing:
-            return
-        self._closing = True
-        _log.error("bus: %s closed the connection for good: %s", self.url, self._nc.last_error)
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        if self._on_closed is not None:
-            self._on_closed()
+    def _on_refused(self, subject: str) -> None:
+        text = f"this user may not publish to {subject}"
+        self._inbox.fail_subject(subject, lambda: ForbiddenError(text))
 
 
 def _expire(call: Call, timeout_s: float) -> None:

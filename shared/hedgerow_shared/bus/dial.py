@@ -7,6 +7,7 @@ import random
 import re
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from nats import errors as nats_errors
@@ -27,9 +28,6 @@ _MAX_DELAY_S = 1.0
 _REFUSAL = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.I)
 _ACTIONS = {"publish": "publish to", "subscription": "subscribe to"}
 
-Report = Callable[[Exception], Awaitable[None]]
-Event = Callable[[], Awaitable[None]]
-
 
 def next_server(pool: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
     """Choose the server tried least, and wait a random time that grows with the tries.
@@ -48,15 +46,17 @@ def parse_refusal(text: str) -> tuple[str, str] | None:
     return (_ACTIONS[found[1].lower()], found[2]) if found else None
 
 
-async def connect(
-    nc: NatsClient,
-    options: BusOptions,
-    *,
-    on_error: Report,
-    on_down: Event,
-    on_up: Event,
-    on_end: Event,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What nats-py calls, and awaits; none of them may raise."""
+
+    error: Callable[[Exception], Awaitable[None]]
+    down: Callable[[], Awaitable[None]]
+    up: Callable[[], Awaitable[None]]
+    end: Callable[[], Awaitable[None]]
+
+
+async def connect(nc: NatsClient, options: BusOptions, events: Events) -> None:
     """Connect, or raise StartupError with the last reason once the deadline has passed.
 
     A refused login or a bad certificate ends it at once: trying again would not help.
@@ -70,21 +70,21 @@ async def connect(
 
     async def note(error: Exception) -> None:
         if attempt.done():
-            await on_error(error)
+            await events.error(error)
             return
         reasons.append(error)
         if _is_hopeless(error) and not hopeless.done():
             hopeless.set_result(None)
 
-    events: dict[str, Any] = {
+    callbacks: dict[str, Any] = {
         "error_cb": note,
-        "disconnected_cb": on_down,
-        "reconnected_cb": on_up,
-        "closed_cb": on_end,
+        "disconnected_cb": events.down,
+        "reconnected_cb": events.up,
+        "closed_cb": events.end,
     }
     nc.use_transport(Transport(must_encrypt=options.must_encrypt))
     login = _login(options)
-    attempt = loop.create_task(nc.connect(options.servers, **events, **_BEHAVIOUR, **login))
+    attempt = loop.create_task(nc.connect(options.servers, **callbacks, **_BEHAVIOUR, **login))
     await asyncio.wait(
         {attempt, hopeless},
         timeout=options.connect_deadline_s,

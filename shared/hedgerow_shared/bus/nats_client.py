@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from nats import errors as nats_errors
 from nats.aio.client import Client
+from nats.protocol.command import hpub_cmd, pub_cmd
 
 from hedgerow_shared.bus.transport import Transport
 
@@ -24,14 +26,39 @@ class NatsClient(Client):
     - a message whose subject, reply or headers are not text is dropped; it ended the reader too
     """
 
+    _ours: Transport | None = None
+
     def use_transport(self, transport: Transport) -> None:
         """Connect through `transport` instead of a plain TcpTransport."""
-        self._transport = transport
+        self._transport = self._ours = transport
 
     def hang_up(self) -> None:
         """Close the socket of a connect that was given up; `close` thinks there is none."""
         if self._transport is not None:
             self._transport.close()
+
+    def send(self, subject: str, reply: str, headers: bytes, data: bytes) -> None:
+        """Publish without waiting, in one turn of the loop where the socket has room.
+
+        nats-py wakes a task for every message that is published. Raises
+        OutboundBufferLimitError when too much waits already, ConnectionClosedError.
+        """
+        if self.is_closed:
+            raise nats_errors.ConnectionClosedError
+        if headers:
+            command = hpub_cmd(subject, reply, headers, data)
+        else:
+            command = pub_cmd(subject, reply, data)
+        transport = self._ours
+        if self.is_connected and not self._pending and transport and transport.has_room:
+            transport.write(command)
+            return
+        if self._pending_data_size + len(command) > self._max_pending_size:
+            raise nats_errors.OutboundBufferLimitError
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        if self._flush_queue is not None and self._flush_queue.empty() and self.is_connected:
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     async def listen(self, subject: str, queue: str, take: Callable[[Any], None]) -> int:
         """Subscribe; `take` gets each message in the reader itself. Returns the id of it.

@@ -11,6 +11,7 @@ from nats.aio.transport import TcpTransport
 
 CLOSE_WAIT_S = 1.0
 USER_TIMEOUT_S = 10.0
+_ROOM_BYTES = 256 * 1024
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 
@@ -41,6 +42,12 @@ class Transport(TcpTransport):
         if self._must_encrypt and not self._encrypted:
             raise ConnectionError("the server offers no TLS, and TLS was asked for")
         super().write(payload)
+
+    @property
+    def has_room(self) -> bool:
+        """True while the kernel keeps up, so that writing more needs no waiting."""
+        writer = self._io_writer
+        return writer is not None and writer.transport.get_write_buffer_size() < _ROOM_BYTES
 
     async def wait_closed(self) -> None:
         writer = self._io_writer
