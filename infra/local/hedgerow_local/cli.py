@@ -25,6 +25,9 @@ app = typer.Typer(
 )
 
 
+_WHERE = "The NATS server; default: the `hedgerow up` of this folder, else port 4222 here."
+
+
 def _option(env: str, text: str) -> Any:
     return typer.Option(envvar=f"HEDGEROW_{env}", help=text)
 
@@ -118,3 +121,59 @@ def up(
         log_level=log_level,
     )
     raise typer.Exit(asyncio.run(serve(options)))
+
+
+@app.command()
+def req(
+    subject: Annotated[str, typer.Argument(help="For example hedgerow.v1.embed.minilm")],
+    body: Annotated[str, typer.Argument(help="JSON; '-' reads it from stdin.")] = "",
+    nats_url: Annotated[str, _option("NATS_URL", _WHERE)] = "",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 30.0,
+    msgpack: Annotated[bool, typer.Option("--msgpack", help="Send and get msgpack.")] = False,
+) -> None:
+    """Send one request over NATS and print the reply."""
+    from hedgerow_local.req import req as send
+    from hedgerow_local.target import bus_options
+
+    options = bus_options(nats_url, "hedgerow-req")
+    status = asyncio.run(send(subject, body, options, timeout_s=timeout, use_msgpack=msgpack))
+    raise typer.Exit(status)
+
+
+@app.command()
+def top(
+    nats_url: Annotated[str, _option("NATS_URL", _WHERE)] = "",
+    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+) -> None:
+    """Show who serves, how much and how fast, until Ctrl-C."""
+    from hedgerow_local.target import bus_options
+    from hedgerow_local.top import top as show
+
+    options = bus_options(nats_url, "hedgerow-top")
+    try:
+        raise typer.Exit(asyncio.run(show(options, interval_s=interval, once=once)))
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        list[str] | None, typer.Option(metavar="ALIAS=WHERE", help="As for `up`; repeatable.")
+    ] = None,
+    port: Annotated[int, _option("PORT", "HTTP port that `up` would use.")] = DEFAULT_PORT,
+    nats_url: Annotated[str, _option("NATS_URL", "The server that `up` would join.")] = "",
+) -> None:
+    """Look at this machine; say what `up` would miss and what to do about it."""
+    from hedgerow_local.doctor import examine
+    from hedgerow_local.machine import look
+
+    models = _many(model, "MODEL") or (DEFAULT_MODEL,)
+    options = UpOptions(models=models, port=port, nats_url=nats_url)
+    findings = asyncio.run(examine(options, look()))
+    for finding in findings:
+        mark = "FIX " if finding.fatal else "note" if finding.remedy else "ok  "
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        typer.echo(f"{mark} {finding.what:<14} {finding.found}{remedy}")
+    raise typer.Exit(int(any(finding.fatal for finding in findings)))

@@ -1,0 +1,64 @@
+"""`hedgerow req SUBJECT BODY`: one request over NATS, for people without a NATS client at hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from typing import Any
+
+import msgpack
+
+from hedgerow_shared.bus import Bus, BusOptions, Message
+from hedgerow_shared.errors import HedgerowError, StartupError
+from hedgerow_shared.subjects import HEADER_CONTENT_TYPE, HEADER_ERROR, HEADER_ERROR_CODE
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+
+
+async def req(
+    subject: str, body: str, options: BusOptions, *, timeout_s: float, use_msgpack: bool
+) -> int:
+    """Send, print the reply as JSON on stdout, return the exit status: 0, or 1 for an error reply.
+
+    body: JSON; "-" reads it from stdin. Raises StartupError when there is no bus.
+    """
+    text = sys.stdin.read() if body == "-" else body
+    data = encode(text) if use_msgpack else text.encode()
+    bus = await Bus.connect(options)
+    try:
+        headers = {HEADER_CONTENT_TYPE: MSGPACK if use_msgpack else JSON}
+        reply = await bus.request(subject, data, timeout_s=timeout_s, headers=headers)
+    except HedgerowError as error:
+        sys.stderr.write(f"hedgerow: {subject}: {error.message}\n")
+        return 1
+    finally:
+        await bus.close()
+    print(readable(reply))
+    code = reply.headers.get(HEADER_ERROR_CODE)
+    if code:
+        sys.stderr.write(f"hedgerow: error {code}: {reply.headers.get(HEADER_ERROR, '')}\n")
+        return 1
+    return 0
+
+
+def encode(text: str) -> bytes:
+    """JSON text as msgpack. Raises StartupError when it is not JSON."""
+    try:
+        packed = msgpack.packb(json.loads(text))
+    except ValueError as error:
+        raise StartupError(f"BODY is not JSON ({error})") from None
+    assert packed is not None, "packb returns bytes unless given a stream"
+    return packed
+
+
+def readable(reply: Message) -> str:
+    """The body as text: JSON as it came; msgpack as JSON, raw bytes in it as base64."""
+    if reply.data[:1] in (b"{", b"[", b""):
+        return reply.data.decode("utf-8", "replace")
+    return json.dumps(msgpack.unpackb(reply.data), default=_base64)
+
+
+def _base64(value: Any) -> str:
+    assert isinstance(value, bytes), "msgpack gives nothing else that JSON lacks"
+    return base64.b64encode(value).decode("ascii")
