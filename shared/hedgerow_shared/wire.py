@@ -151,6 +151,19 @@ def decode_reply(data: bytes) -> ChunkReply:
         raise BadChunkError(f"reply not readable: {error}") from None
 
 
+def encode_cancel(ids: list[str]) -> bytes:
+    """The body of `hedgerow.worker.<id>.cancel`: chunks whose caller went away."""
+    return _pack({"v": VERSION, "ids": ids})
+
+
+def decode_cancel(data: bytes) -> list[str]:
+    """Read a cancel message. Raises BadChunkError when it is not one."""
+    ids = _unpack(data).get("ids")
+    if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
+        raise BadChunkError("'ids' must be a list of chunk ids")
+    return ids
+
+
 def _pack_rows(rows: list[Row]) -> tuple[list[dict[str, Any]], list[list[Any]]]:
     """Good rows, column by column: equal shapes are stacked, others carry their lengths."""
     good = [row for row in rows if not isinstance(row, HedgerowError)]
