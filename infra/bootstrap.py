@@ -31,6 +31,11 @@ NATIVE_CPU_FEATURES = ("avx512_bf16", "avx512f", "avx2")
 # Until the native CPU executor serves every model here, the run profile installs torch too.
 NATIVE_IS_ENOUGH = False
 
+_UNREACHABLE = (
+    "pip could not reach its package index: check the network (or pip's proxy and index-url "
+    "settings) and run it again"
+)
+
 
 class SetupError(Exception):
     """Set-up cannot go on. The text is one line that names the remedy."""
@@ -208,15 +213,14 @@ def explain(output: str) -> str:
         r"Temporary failure in name resolution|timed out|Network is unreachable|ProxyError"
     )
     if re.search(unreachable, output):
-        return (
-            "pip could not reach its package index: check the network (or pip's proxy and "
-            "index-url settings) and run it again"
-        )
+        return _UNREACHABLE
     if re.search(r"No matching distribution found for torch", output):
         return (
             "no torch for Python {}.{} on this machine in that index: try PYTHON=python3.11, or "
             "TORCH_INDEX=... as the README explains".format(*sys.version_info[:2])
         )
+    if "(from versions: none)" in output:  # what pip says of an index it could not read at all
+        return _UNREACHABLE
     errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
     return f"pip could not install: {errors[0][7:] if errors else _last_line(output)}"
 
