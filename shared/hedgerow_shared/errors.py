@@ -3,6 +3,8 @@
 HedgerowError
   ClientError            the request is wrong; sending it again will not help
     BadInputError        400  fields of the request, each with its path
+      TooLongError       400  a text longer than the model, and cutting it was not wanted
+      TokenIdsError      400  token ids where only text is taken
     BadChunkError        400  an internal chunk whose parts contradict each other
     ForbiddenError       403  the bus user may not publish or listen there
     UnknownModelError    404  no such alias here
@@ -73,6 +75,14 @@ class BadInputError(ClientError):
     @property
     def detail(self) -> list[dict[str, str | None]]:
         return [{"param": p.param, "message": p.message} for p in self.problems]
+
+
+class TooLongError(BadInputError):
+    code = "context_length_exceeded"
+
+
+class TokenIdsError(BadInputError):
+    code = "token_ids_not_enabled"
 
 
 class BadChunkError(ClientError):
@@ -146,6 +156,8 @@ WIRE_ERRORS: Mapping[str, type[HedgerowError]] = {
         HedgerowError,
         ClientError,
         BadInputError,
+        TooLongError,
+        TokenIdsError,
         BadChunkError,
         ForbiddenError,
         UnknownModelError,
