@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow_local import natsconf, ports
+from hedgerow_local import ports
 from hedgerow_local.machine import Machine, version_of
 from hedgerow_local.options import DEFAULT_NATS_PORT, UpOptions, find_models
 from hedgerow_local.state import running_in
 from hedgerow_local.target import bus_options
+from hedgerow_shared import natsserver
 from hedgerow_shared.bus import Bus
 from hedgerow_shared.errors import StartupError
 
@@ -81,7 +82,7 @@ def _gpu(machine: Machine) -> Finding:
 
 def _nats_server() -> Finding:
     try:
-        binary = natsconf.binary()
+        binary = natsserver.find_binary()
     except StartupError as error:
         return Finding("nats-server", "absent", str(error), fatal=True)
     done = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=False)

@@ -47,9 +47,9 @@ class LogSink:
 
     def _write(self) -> None:
         while (line := self._queue.get()) is not None:
-            if self._dropped and self._queue.empty():
-                line += f"up        | {self._dropped} log lines were dropped: nobody read them\n"
-                self._dropped = 0
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                line += f"up        | {dropped} log lines were dropped: nobody read them in time\n"
             try:
                 self._stream.write(line)
                 self._stream.flush()

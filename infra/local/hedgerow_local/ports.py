@@ -24,12 +24,6 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def random_free(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
 def holder(port: int, proc: Path = Path("/proc")) -> str:
     """ "NAME (pid N)" of the process listening on `port`, or "" where that cannot be seen."""
     inodes = _listening_inodes(port, proc)

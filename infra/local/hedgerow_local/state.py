@@ -31,7 +31,7 @@ class DataDir:
 
     @property
     def store(self) -> Path:
-        return self.path / "nats"
+        return self.path.resolve() / "nats"
 
     @property
     def nats_config(self) -> Path:

@@ -59,19 +59,17 @@ async def sample(bus: Bus) -> dict[str, Sample]:
 
 
 def read(reply: Mapping[str, Any], at_s: float) -> Sample:
-    """One STATS reply of ADR-32; the figures of all its endpoints are added up."""
-    endpoints: Sequence[Mapping[str, Any]] = reply.get("endpoints") or []
-    data: dict[str, Any] = {}
-    for endpoint in endpoints:
-        data.update(endpoint.get("data") or {})
+    """One STATS reply of ADR-32. Our services repeat their figures at every endpoint."""
+    endpoints: Sequence[Mapping[str, Any]] = reply.get("endpoints") or [{}]
+    first = endpoints[0]
     return Sample(
         at_s,
         str(reply.get("id", "")),
         str((reply.get("metadata") or {}).get("role", "?")),
-        sum(int(endpoint.get("num_requests") or 0) for endpoint in endpoints),
-        sum(int(endpoint.get("num_errors") or 0) for endpoint in endpoints),
-        sum(int(endpoint.get("processing_time") or 0) for endpoint in endpoints),
-        data,
+        int(first.get("num_requests") or 0),
+        int(first.get("num_errors") or 0),
+        int(first.get("processing_time") or 0),
+        first.get("data") or {},
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hedgerow_local import banner, natsconf, plan, ports, ready, state
+from hedgerow_local import banner, plan, ports, ready, state
 from hedgerow_local.keeper import Keeper
 from hedgerow_local.logs import LogSink
 from hedgerow_local.machine import Machine, look
@@ -23,6 +23,7 @@ from hedgerow_local.options import (
     check,
     find_models,
 )
+from hedgerow_shared import natsserver
 from hedgerow_shared.errors import StartupError
 
 _NATS_LISTENS_S = 10.0
@@ -58,7 +59,7 @@ async def up(options: UpOptions) -> int:
     options = choose_http_port(options)
     data_dir = state.DataDir(options.data_dir)
     if not options.nats_url:
-        natsconf.binary()
+        natsserver.find_binary()
         data_dir.acquire()
     stop, sink = Stop(), LogSink()
     loop = asyncio.get_running_loop()
@@ -78,7 +79,7 @@ def choose_http_port(options: UpOptions) -> UpOptions:
     """
     try:
         if not options.port:
-            return replace(options, port=ports.random_free(options.host))
+            return replace(options, port=natsserver.free_port(options.host))
         if ports.is_free(options.host, options.port):
             return options
     except OSError as error:
@@ -105,7 +106,7 @@ def choose_nats_port(options: UpOptions) -> plan.Choice:
             f"--nats-port: {taken}: choose another, or join that server with "
             f"--nats-url nats://127.0.0.1:{wanted}"
         )
-    return plan.Choice(ports.random_free(), taken)
+    return plan.Choice(natsserver.free_port(), taken)
 
 
 class _Run:
@@ -148,9 +149,9 @@ class _Run:
         if self._options.nats_url:
             return self._options.nats_url, ""
         port = choose_nats_port(self._options)
-        text = natsconf.config_text(port=port.value, store=self._data_dir.store)
+        text = natsserver.config_text(port=port.value, store_dir=self._data_dir.store)
         self._data_dir.write_private(self._data_dir.nats_config, text)
-        argv = (str(natsconf.binary()), "-c", str(self._data_dir.nats_config))
+        argv = (str(natsserver.find_binary()), "-c", str(self._data_dir.nats_config))
         self._keep(plan.Spec(name="nats", role="nats", argv=argv))
         listening = ports.wait_listening("127.0.0.1", port.value, _NATS_LISTENS_S)
         if not await self._unless_hopeless(listening):

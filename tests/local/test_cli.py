@@ -1,0 +1,85 @@
+"""The console script as a person meets it: real processes, one line per mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import msgpack
+import pytest
+
+from hedgerow_local.req import encode, readable
+from hedgerow_shared import __version__
+from hedgerow_shared.errors import StartupError
+
+
+def hedgerow(*arguments: str, env: dict[str, str] | None = None, code: str = ""):
+    start = code + "import sys; from hedgerow_local.__main__ import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
+    )
+
+
+BLOCKED = "import sys; sys.modules['typer'] = None; "
+
+
+def test_the_version_needs_no_extra():
+    done = hedgerow("--version", code=BLOCKED)
+    assert (done.returncode, done.stdout) == (0, f"hedgerow {__version__}\n")
+
+
+def test_without_its_extra_the_command_says_what_to_install():
+    done = hedgerow("up", code=BLOCKED)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "pip install 'hedgerow[local]'" in done.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["up"], ["req"], ["top"], ["doctor"]])
+def test_every_command_has_help(command):
+    done = hedgerow(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["up", "--model", "x=/nope/nope"], "no such folder", id="model"),
+        pytest.param(["up", "--max-seq-len", "x=3"], "no --model has the alias", id="length"),
+        pytest.param(
+            ["req", "a", "{}", "--nats-url", "nats://127.0.0.1:1"], "--nats-url", id="bus"
+        ),
+        pytest.param(["top", "--once", "--nats-url", "nats://127.0.0.1:1"], "cannot", id="top"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(arguments, words, tmp_path):
+    done = hedgerow(*arguments, env={"HEDGEROW_DATA_DIR": str(tmp_path / "d")})
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert words in done.stderr
+
+
+def test_a_mistake_in_the_environment_is_one_too():
+    done = hedgerow("up", env={"HEDGEROW_MODEL": "x=/nope/one,y=/nope/two"})
+    assert done.returncode == 2
+    assert "x=/nope/one" in done.stderr
+
+
+def test_a_body_becomes_msgpack_and_a_reply_becomes_json_again():
+    assert msgpack.unpackb(encode('{"input": ["a", 1]}')) == {"input": ["a", 1]}
+    reply = SimpleNamespace(data=msgpack.packb({"shape": [1, 2], "data": b"\x00\xff"}))
+    assert json.loads(readable(reply)) == {"shape": [1, 2], "data": "AP8="}
+    assert readable(SimpleNamespace(data=b'{"a":1}')) == '{"a":1}'
+
+
+def test_a_body_that_is_not_json_is_refused_before_it_is_sent():
+    with pytest.raises(StartupError, match="not JSON"):
+        encode("{input}")

