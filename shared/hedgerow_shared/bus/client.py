@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from nats import errors as nats_errors
 
 from hedgerow_shared.bus.inbox import Call, Gather, Inbox, is_no_responders
 from hedgerow_shared.bus.link import Link
-from hedgerow_shared.bus.message import NO_HEADERS, Message, encode_headers, from_nats
+from hedgerow_shared.bus.message import NO_HEADERS, Message, encode_headers, is_subject
 from hedgerow_shared.bus.nats_client import NatsClient
 from hedgerow_shared.bus.options import BusOptions
 from hedgerow_shared.bus.subscription import Pending, Subscription
@@ -29,7 +27,6 @@ _RESERVE_BYTES = 8 * 1024
 """Left free under max_payload: going over it by a header makes the server cut us off for good."""
 
 _PATIENT_BYTES = 4 * 1024 * 1024
-_SPACE = re.compile(r"\s")
 
 
 class Bus:
@@ -58,7 +55,7 @@ class Bus:
         """
         bus = cls(options, on_closed)
         await bus._link.open()
-        await bus._nc.listen(bus._inbox.wildcard, "", bus._take_reply)
+        await bus._nc.listen(bus._inbox.wildcard, "", bus._inbox.deliver)
         try:
             await bus.barrier()
         except (ForbiddenError, RetryableError) as error:
@@ -119,7 +116,7 @@ class Bus:
                 f"message of {size} bytes to {subject}: the bus takes {self.max_message_bytes} "
                 f"(the server's max_payload is {self.max_payload})"
             )
-        if not subject or _SPACE.search(subject) or (reply and _SPACE.search(reply)):
+        if not is_subject(subject) or (reply and not is_subject(reply)):
             raise ClientError(f"bus: {subject!r} (reply {reply!r}) cannot be a subject")
         try:
             self._nc.send(subject, reply, block, data)
@@ -248,9 +245,6 @@ class Bus:
         while self._inbox.in_flight and self.is_connected and self._loop.time() < end_s:
             await asyncio.sleep(0.005)
         await self._link.close(max(patience_s, 0.5))
-
-    def _take_reply(self, msg: Any) -> None:
-        self._inbox.deliver(from_nats(msg))
 
     def _on_down(self) -> None:
         self._inbox.fail_all(self._link.lost)

@@ -14,7 +14,6 @@ from nats import errors as nats_errors
 
 from hedgerow_shared.bus.nats_client import NatsClient
 from hedgerow_shared.bus.options import BusOptions, without_password
-from hedgerow_shared.bus.transport import Transport
 from hedgerow_shared.errors import StartupError
 
 PING_S = 5
@@ -82,7 +81,6 @@ async def connect(nc: NatsClient, options: BusOptions, events: Events) -> None:
         "reconnected_cb": events.up,
         "closed_cb": events.end,
     }
-    nc.use_transport(Transport(must_encrypt=options.must_encrypt))
     login = _login(options)
     attempt = loop.create_task(nc.connect(options.servers, **callbacks, **_BEHAVIOUR, **login))
     await asyncio.wait(

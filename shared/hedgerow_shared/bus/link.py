@@ -11,6 +11,7 @@ from nats import errors as nats_errors
 from hedgerow_shared.bus import dial
 from hedgerow_shared.bus.nats_client import NatsClient
 from hedgerow_shared.bus.options import BusOptions, without_password
+from hedgerow_shared.bus.transport import Transport
 from hedgerow_shared.bus.watchdog import watch
 from hedgerow_shared.errors import ForbiddenError, RetryableError, WorkerLostError
 
@@ -36,7 +37,7 @@ class Link:
         on_refused: Callable[[str], None],
         on_closed: Callable[[], None] | None,
     ) -> None:
-        self.nc = NatsClient()
+        self.nc = NatsClient(Transport(must_encrypt=options.must_encrypt))
         self._options = options
         self._on_down = on_down
         self._on_refused = on_refused

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
@@ -29,8 +28,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     headers: Mapping[str, str] = NO_HEADERS
 
 
-def from_nats(msg: Any) -> Message:
-    return Message(msg.subject, msg.data, msg.reply, msg.headers or NO_HEADERS)
+def is_subject(text: str) -> bool:
+    """True for what can be published to: some text, with nothing that ends a word on the wire."""
+    return bool(text) and text.isprintable() and " " not in text
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
@@ -44,3 +44,23 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
             raise ClientError(f"header name {name!r} must be letters, digits or !#$%&'*+-.^_`|~")
         lines.append(f"{name}: {_BREAKS.sub(' ', value).strip()}")
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+def decode_headers(block: bytes) -> Mapping[str, str]:
+    """Read a header block. A status of the server becomes the header `Status`.
+
+    Raises ValueError when it is not one. A name given twice keeps its last value; lines
+    without a name are left out.
+    """
+    first, *lines = block.decode("utf-8", "replace").split("\r\n")
+    version, _, status = first.partition(" ")
+    if version != "NATS/1.0":
+        raise ValueError("a header block without NATS/1.0")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon and _TOKEN.fullmatch(name.strip()):
+            headers[name.strip()] = value.strip()
+    if status[:3].isdigit():
+        headers["Status"] = status[:3]
+    return headers

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from hedgerow_shared.bus.message import Message, from_nats
+from hedgerow_shared.bus.message import Message
 
 _SLICE = 64
 """Messages handled before the loop may do something else."""
@@ -45,15 +45,15 @@ class Pending:
         self._empty: asyncio.Future[None] | None = None
         self.dropped = 0
 
-    def take(self, msg: Any) -> None:
-        """Queue one message of nats-py, or drop it."""
-        size = len(msg.data)
+    def take(self, message: Message) -> None:
+        """Queue one message, or drop it."""
+        size = len(message.data)
         if len(self._queue) >= self._max_msgs or self._bytes + size > self._max_bytes:
             self.dropped += 1
             if self._on_dropped is not None:
-                self._on_dropped(msg.reply)
+                self._on_dropped(message.reply)
             return
-        self._queue.append(from_nats(msg))
+        self._queue.append(message)
         self._bytes += size
         if not self._scheduled:
             self._scheduled = True
