@@ -178,6 +178,16 @@ class Packer(Generic[W]):
         queue = self._queues[lane].get(model)
         return next(iter(queue)) if queue else None
 
+    def state(self, model: str, now_s: float) -> dict[str, dict[str, float]]:
+        """Waiting tokens and the age of the oldest chunk of each lane of a model."""
+        state: dict[str, dict[str, float]] = {}
+        for lane in LANES:
+            queue, oldest = self._queues[lane].get(model, ()), self.oldest(lane, model)
+            age_s = round(now_s - oldest.arrived_s, 4) if oldest else 0.0
+            tokens = sum(w.tokens for w in queue)
+            state[lane.name.lower()] = {"backlog_tokens": tokens, "oldest_s": age_s}
+        return state
+
     def _order(self) -> tuple[Lane, ...]:
         if self._owed > 0 and self._tokens[Lane.BULK]:
             return Lane.BULK, Lane.QUERY, Lane.RERANK

@@ -1,0 +1,181 @@
+"""An engine that only takes time: for benchmarks of everything around an engine, and for faults.
+
+It behaves like a device: steps run one after the other on a thread of its own, queries pass
+queued bulk, and answers depend on the token ids alone, so a test can tell right from wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hedgerow_shared.modelcard import ModelCard
+from hedgerow_shared.ragged import Array, DType, Lane, OutputSpec, RaggedBatch, Row, StepOutput
+
+_log = logging.getLogger("hedgerow.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeSettings:
+    """ms_per_4096: cost in proportion to tokens; floor_ms: least cost of a step. A step that
+    holds one of the ids (-1: none) raises, kills the process, or never ends."""
+
+    ms_per_4096: float = 16.0
+    floor_ms: float = 2.0
+    raise_id: int = -1
+    kill_id: int = -1
+    hang_id: int = -1
+
+    def seconds(self, num_tokens: int) -> float:
+        return max(self.floor_ms, self.ms_per_4096 * num_tokens / 4096) / 1e3
+
+
+def fake_vector(token_ids: Sequence[int] | Array, dimension: int) -> Array:
+    """float32 [dimension] of length one that depends on the ids, and on nothing else."""
+    seed = zlib.crc32(np.asarray(token_ids, "<i4").tobytes())
+    vector = np.random.default_rng(seed).standard_normal(dimension, np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+class FakeLazy:
+    """The port's LazyTensor over a Future."""
+
+    def __init__(self) -> None:
+        self.future: Future[StepOutput] = Future()
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        self.future.add_done_callback(lambda _: callback())
+
+    def result(self) -> StepOutput:
+        return self.future.result()
+
+    def release(self) -> None: ...
+
+
+class FakeHost:
+    """One fake device with its thread, and an engine for each model."""
+
+    device_name = "fake"
+    overtakes = True
+
+    def __init__(self, cards: Mapping[str, ModelCard], settings: FakeSettings) -> None:
+        self.settings = settings
+        self._wake = threading.Condition()
+        self._urgent: deque[Callable[[], None]] = deque()
+        self._bulk: deque[Callable[[], None]] = deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="fake-device", daemon=True)
+        self._thread.start()
+        self.engines = {alias: FakeEngine(self, card) for alias, card in cards.items()}
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def submit(self, job: Callable[[], None], lane: Lane) -> None:
+        with self._wake:
+            (self._bulk if lane is Lane.BULK else self._urgent).append(job)
+            self._wake.notify()
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            job()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._wake:
+            while not (self._urgent or self._bulk):
+                if self._closed:
+                    return None
+                self._wake.wait()
+            return (self._urgent or self._bulk).popleft()
+
+
+class FakeEngine:
+    """One model on the fake device: the dimension and lengths are its card's."""
+
+    dtype = "float32"
+
+    def __init__(self, host: FakeHost, card: ModelCard) -> None:
+        self.card = card
+        self.fingerprint = "fake"
+        self._host = host
+        self._counts = {"batches": 0, "sequences": 0, "tokens": 0}
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.card.max_seq_len
+
+    def step(self, batch: RaggedBatch, lane: Lane) -> FakeLazy:
+        lazy = FakeLazy()
+        self._host.submit(lambda: self._pass(batch, lazy), lane)
+        return lazy
+
+    def stats(self) -> Mapping[str, Any]:
+        return dict(self._counts)
+
+    def _pass(self, batch: RaggedBatch, lazy: FakeLazy) -> None:
+        end_s = time.perf_counter() + self._host.settings.seconds(batch.num_tokens)
+        try:
+            self._poison(batch)
+            rows = [self._row(batch, i) for i in range(batch.num_seqs)]
+        except RuntimeError as error:
+            lazy.future.set_exception(error)
+            return
+        time.sleep(max(end_s - time.perf_counter(), 0.0))
+        self._counts["batches"] += 1
+        self._counts["sequences"] += batch.num_seqs
+        self._counts["tokens"] += batch.num_tokens
+        lazy.future.set_result(StepOutput(rows))
+
+    def _poison(self, batch: RaggedBatch) -> None:
+        settings, ids = self._host.settings, batch.input_ids
+        if settings.kill_id >= 0 and settings.kill_id in ids:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if settings.hang_id >= 0 and settings.hang_id in ids:
+            _log.warning("fake device: hanging for ever, as asked")
+            threading.Event().wait()
+        if settings.raise_id >= 0 and settings.raise_id in ids:
+            raise RuntimeError(f"token id {settings.raise_id} is poison")
+
+    def _row(self, batch: RaggedBatch, index: int) -> Row:
+        spec, ids = batch.outputs[index], batch.sequence(index)
+        if spec.task != "embed":
+            return (fake_vector(ids, max(self.card.num_labels, 1)),)
+        return tuple(_as(array, dtype) for array, dtype in _wanted(spec, ids, self.card.dimension))
+
+
+def _wanted(spec: OutputSpec, ids: Array, full: int) -> list[tuple[Array, DType]]:
+    vector = fake_vector(ids, full)
+    found: list[tuple[Array, DType]] = []
+    for dtype, dimension in spec.wanted(full):
+        prefix = vector[:dimension]
+        found.append((prefix / np.linalg.norm(prefix), dtype))
+    return found
+
+
+def _as(vector: Array, dtype: DType) -> Array:
+    if dtype == "binary":
+        return np.packbits(vector > 0)
+    if dtype == "int8":
+        return np.round(vector * 127).astype(np.int8)
+    return vector.astype(dtype)

@@ -1,0 +1,122 @@
+"""Every switch of a worker process, with the line `--help` prints for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from hedgerow_scheduler.packer import Policy
+from hedgerow_shared.bus import BusOptions
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Filled by `hedgerow_shared.config.load`: flag > environment > file > default."""
+
+    model: tuple[str, ...] = ()
+    max_seq_len: tuple[str, ...] = ()
+    worker_id: str = ""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_user: str = ""
+    nats_password: str = ""
+    nats_credentials: str = ""
+    nats_tls_ca: str = ""
+    nats_tls_cert: str = ""
+    nats_tls_key: str = ""
+    nats_inbox_prefix: str = "_INBOX"
+    reply_prefix: tuple[str, ...] = ("_INBOX",)
+
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: Count = 1
+    cpu_executor: Literal["auto", "native", "packed"] = "auto"
+    graph_cache: Count = 256
+
+    budget_tokens: Count = 512
+    bulk_pass_tokens: Count = 512
+    bulk_pass_busy_tokens: Count = 256
+    bulk_floor: Share = 0.2
+    bulk_quiet_s: Seconds = 1.0
+    fill: Literal["auto", "on", "off"] = "auto"
+    backlog_tokens: Count = 65_536
+    depth: Annotated[int, msgspec.Meta(ge=1, le=8)] = 2
+
+    drain_s: Seconds = 30.0
+    hung_s: Seconds = 120.0
+    die_with_parent: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = False
+
+    fake_ms: Annotated[float, msgspec.Meta(ge=0)] = 16.0
+    fake_floor_ms: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    fake_raise_id: int = -1
+    fake_kill_id: int = -1
+    fake_hang_id: int = -1
+
+    __help__: ClassVar[Mapping[str, str]] = {
+        "model": "ALIAS=WHERE: a folder, an installed package or a hub id; repeatable",
+        "max_seq_len": "N or ALIAS=N: longest sequence in tokens; the model's card decides else",
+        "worker_id": "this worker's name on the bus; random if empty",
+        "nats_url": "where the bus is; several servers with commas",
+        "nats_user": "user on the bus",
+        "nats_password": "its password; better in HEDGEROW_NATS_PASSWORD",
+        "nats_credentials": "a .creds file",
+        "nats_tls_ca": "PEM file of the authority that signed the bus's certificate",
+        "nats_tls_cert": "PEM file of our certificate",
+        "nats_tls_key": "PEM file of its key",
+        "nats_inbox_prefix": "where replies to this worker go",
+        "reply_prefix": "chunks are answered only on subjects that begin like this; repeatable",
+        "device": "auto, cpu, cuda, cuda:N, or fake: an engine that only takes time",
+        "dtype": "auto, float32, bfloat16 or float16",
+        "threads": "threads of the CPU engine",
+        "cpu_executor": "auto, native (generated kernels) or packed (torch)",
+        "graph_cache": "captured shapes kept, least recently used dropped first",
+        "budget_tokens": "an online batch is filled until it costs this",
+        "bulk_pass_tokens": "the same for bulk while no query came lately",
+        "bulk_pass_busy_tokens": "the same for bulk while queries come",
+        "bulk_floor": "share of all tokens that bulk gets while it waits",
+        "bulk_quiet_s": "no query for this long counts as quiet",
+        "fill": "fill online batches up with bulk: on, off, or auto (on where there is a GPU)",
+        "backlog_tokens": "refuse work (429) that would find more than this before it",
+        "depth": "batches on the device at once: one runs, the rest are queued",
+        "drain_s": "after SIGTERM: time to finish what was accepted",
+        "hung_s": "a step that takes longer ends the process, for its supervisor to restart",
+        "die_with_parent": "drain when the process that started this one ends",
+        "log_level": "debug, info, warning or error",
+        "log_json": "log one JSON object per line",
+        "fake_ms": "--device fake: milliseconds for 4,096 tokens",
+        "fake_floor_ms": "--device fake: least milliseconds of a step",
+        "fake_raise_id": "--device fake: a step with this token id raises",
+        "fake_kill_id": "--device fake: a step with this token id kills the process",
+        "fake_hang_id": "--device fake: a step with this token id never ends",
+    }
+
+    def bus_options(self, worker_id: str) -> BusOptions:
+        return BusOptions(
+            url=self.nats_url,
+            name=f"hedgerow-worker-{worker_id}",
+            user=self.nats_user,
+            password=self.nats_password,
+            credentials=self.nats_credentials,
+            tls_ca=self.nats_tls_ca,
+            tls_cert=self.nats_tls_cert,
+            tls_key=self.nats_tls_key,
+            inbox_prefix=self.nats_inbox_prefix,
+        )
+
+    def policy(self, *, on_gpu: bool) -> Policy:
+        """How batches are cut on this device; see Policy.fill for what `auto` decides."""
+        return Policy(
+            budget=self.budget_tokens,
+            bulk_pass=self.bulk_pass_tokens,
+            bulk_pass_busy=min(self.bulk_pass_busy_tokens, self.bulk_pass_tokens),
+            bulk_floor=self.bulk_floor,
+            quiet_s=self.bulk_quiet_s,
+            fill=on_gpu if self.fill == "auto" else self.fill == "on",
+        )
