@@ -1,0 +1,1 @@
+"""Ragged attention behind one interface: `plan` once per batch, `run` once per layer."""

@@ -1,0 +1,279 @@
+"""One loaded model behind `step`, and the one thread that starts all its work.
+
+Every launch of a host, of all its models, happens on its engine thread: on a GPU because
+streams and captures want one owner, on a CPU because a second pass would only share the cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from hedgerow_engine.executor import Device, Executor, Pending
+from hedgerow_engine.lazy import LazyTensor
+from hedgerow_engine.outputs import finish
+from hedgerow_shared.errors import BadInputError, HedgerowError, RowError
+from hedgerow_shared.modelcard import ModelCard
+from hedgerow_shared.ragged import TASKS, Lane, RaggedBatch, Row, StepOutput, Task, check
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R")
+
+
+class EngineThread:
+    """Runs jobs in the order they came; one of the query or rerank lane overtakes queued bulk.
+
+    On a device that answers later, a second thread waits for the passes in launch order.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._wake = threading.Condition()
+        self._urgent: deque[Callable[[], None]] = deque()
+        self._bulk: deque[Callable[[], None]] = deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="hedgerow-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None], *, bulk: bool = False) -> None:
+        """Queue a job. Raises HedgerowError after `close`."""
+        with self._wake:
+            if self._closed:
+                raise HedgerowError("the engine is closed")
+            (self._bulk if bulk else self._urgent).append(job)
+            self._wake.notify()
+
+    def call(self, job: Callable[[], R]) -> R:
+        """Run a job on the thread and wait for its value or its exception."""
+        done = threading.Event()
+        outcome: list[R] = []
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(job())
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                failure.append(error)
+            done.set()
+
+        self.submit(run)
+        done.wait()
+        if failure:
+            raise failure[0]
+        return outcome[0]
+
+    def close(self) -> None:
+        """Finish what is queued, then end the thread."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._device.scope():
+            while (job := self._next()) is not None:
+                try:
+                    job()
+                except Exception:  # a bad callback must not end the engine
+                    logger.exception("engine job failed")
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._wake:
+            while True:
+                for queue in (self._urgent, self._bulk):
+                    if queue:
+                        return queue.popleft()
+                if self._closed:
+                    return None
+                self._wake.wait()
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    batches: int = 0
+    sequences: int = 0
+    tokens: int = 0
+    rows_failed: int = 0
+    steps_failed: int = 0
+
+
+class Engine:
+    """One loaded model. Satisfies the scheduler's `Engine` port."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        executor: Executor,
+        thread: EngineThread,
+        waiter: Callable[[Callable[[], None]], None] | None,
+        *,
+        fingerprint: str,
+        quantized: bool,
+    ) -> None:
+        self.card = card
+        self.fingerprint = fingerprint
+        self._executor = executor
+        self._thread = thread
+        self._waiter = waiter
+        self._quantized = quantized
+        self._counters = EngineCounters()
+
+    @property
+    def dtype(self) -> str:
+        return self._executor.dtype
+
+    @property
+    def executor_name(self) -> str:
+        return self._executor.name
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.card.max_seq_len
+
+    def step(self, batch: RaggedBatch, lane: Lane) -> LazyTensor:
+        """Start a batch and return at once.
+
+        Raises BadChunkError when its arrays contradict each other. A sequence that this model
+        cannot run (too long, an id it does not have, a task it does not offer) gets its own
+        error in the answer; the others run without it.
+        """
+        check(batch)
+        lazy = LazyTensor()
+        refused = self._refused(batch)
+        self._thread.submit(lambda: self._launch(batch, refused, lazy), bulk=lane is Lane.BULK)
+        return lazy
+
+    def stats(self) -> dict[str, float | int | str]:
+        """Counters since start: batches, sequences, tokens, failures, graph_* of the executor."""
+        c = self._counters
+        return {
+            "executor": self._executor.name,
+            "dtype": self._executor.dtype,
+            "batches": c.batches,
+            "sequences": c.sequences,
+            "tokens": c.tokens,
+            "rows_failed": c.rows_failed,
+            "steps_failed": c.steps_failed,
+            **self._executor.stats(),
+        }
+
+    def _refused(self, batch: RaggedBatch) -> dict[int, HedgerowError]:
+        refused: dict[int, HedgerowError] = {}
+        ids, vocab, limit = batch.input_ids, self.card.vocab_size, self.card.max_seq_len
+        seqlens = batch.seqlens
+        if int(ids.max()) >= vocab or int(ids.min()) < 0:
+            bad = np.logical_or(ids < 0, ids >= vocab)
+            for i in np.unique(np.searchsorted(batch.cu_seqlens, np.flatnonzero(bad), "right")):
+                refused[int(i) - 1] = BadInputError(
+                    f"a token id is outside this model's 0 to {vocab - 1}"
+                )
+        if int(seqlens.max()) > limit:
+            for i in np.flatnonzero(seqlens > limit):
+                refused[int(i)] = BadInputError(
+                    f"{seqlens[i]} tokens are more than this model's {limit}"
+                )
+        for spec in {id(s): s for s in batch.outputs}.values():
+            problem = self._spec_problem(spec.task, spec.dimensions)
+            if problem:
+                refused |= {
+                    i: BadInputError(problem) for i, s in enumerate(batch.outputs) if s is spec
+                }
+        return refused
+
+    def _spec_problem(self, task: str, dimensions: tuple[int, ...]) -> str | None:
+        if task not in self._executor.tasks:
+            return f"this model does not offer {task!r} (it offers {sorted(self._executor.tasks)})"
+        if task == "embed" and any(not 1 <= d <= self.card.dimension for d in dimensions):
+            return f"dimensions must be 1 to {self.card.dimension}"
+        return None
+
+    def _launch(
+        self, batch: RaggedBatch, refused: dict[int, HedgerowError], lazy: LazyTensor
+    ) -> None:
+        part, kept = without(batch, refused) if refused else (batch, None)
+        try:
+            if part is None:
+                self._settle(lazy, StepOutput([refused[i] for i in range(batch.num_seqs)]))
+                return
+            asked = {s.task for s in part.outputs}
+            heads: tuple[Task, ...] = tuple(task for task in TASKS if task in asked)
+            pending = self._executor.launch(part, heads)
+        except Exception as error:  # noqa: BLE001 - becomes the answer of this step
+            self._fail(lazy, error)
+            return
+        c = self._counters
+        c.batches, c.sequences = c.batches + 1, c.sequences + part.num_seqs
+        c.tokens += part.num_tokens
+
+        def wait() -> None:
+            self._collect(part, kept, refused, pending, lazy)
+
+        if self._waiter is None:
+            wait()
+        else:
+            self._waiter(wait)
+
+    def _collect(
+        self,
+        batch: RaggedBatch,
+        kept: list[int] | None,
+        refused: dict[int, HedgerowError],
+        pending: Pending,
+        lazy: LazyTensor,
+    ) -> None:
+        try:
+            output = finish(
+                batch, pending.wait(), normalize=self.card.normalize, quantized=self._quantized
+            )
+        except Exception as error:  # noqa: BLE001 - becomes the answer of this step
+            self._fail(lazy, error)
+            return
+        finally:
+            # `finish` copies every row it gives out.
+            pending.release()
+        if kept is not None:
+            rows: list[Row] = [
+                refused.get(i, RowError("lost")) for i in range(len(refused) + len(kept))
+            ]
+            for i, row in zip(kept, output.rows, strict=True):
+                rows[i] = row
+            output = StepOutput(rows)
+        self._settle(lazy, output)
+
+    def _settle(self, lazy: LazyTensor, output: StepOutput) -> None:
+        self._counters.rows_failed += sum(isinstance(r, HedgerowError) for r in output.rows)
+        lazy.settle(output)
+
+    def _fail(self, lazy: LazyTensor, error: Exception) -> None:
+        self._counters.steps_failed += 1
+        logger.error("step failed: %s: %s", type(error).__name__, error, exc_info=error)
+        known = error if isinstance(error, HedgerowError) else None
+        lazy.settle(None, known or HedgerowError(f"the engine failed: {type(error).__name__}"))
+
+
+def without(
+    batch: RaggedBatch, refused: dict[int, HedgerowError]
+) -> tuple[RaggedBatch | None, list[int]]:
+    """The batch less some of its sequences, and the indexes that stay; None when none does."""
+    kept = [i for i in range(batch.num_seqs) if i not in refused]
+    if not kept:
+        return None, kept
+    part = RaggedBatch.of([batch.sequence(i) for i in kept])
+    place = {old: new for new, old in enumerate(kept)}
+    spans = [(place[s], a, b) for s, a, b in batch.spans.tolist() if s in place]
+    return (
+        replace(
+            part,
+            outputs=tuple(batch.outputs[i] for i in kept),
+            pair_start=batch.pair_start[kept] if batch.pair_start.size else batch.pair_start,
+            prompt_len=batch.prompt_len[kept] if batch.prompt_len.size else batch.prompt_len,
+            spans=np.asarray(spans, np.int32).reshape(-1, 3),
+        ),
+        kept,
+    )

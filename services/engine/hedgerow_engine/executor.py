@@ -1,0 +1,121 @@
+"""What runs a model: the seam between the engine and its devices. No torch here.
+
+An executor is one loaded model on one device: packed torch on a CPU, generated native code on
+a CPU, or CUDA graphs. The engine thread calls `launch`; whoever waits calls `Pending.wait`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hedgerow_engine.weights import Weights
+from hedgerow_shared.modelcard import ModelCard
+from hedgerow_shared.ragged import RaggedBatch, Task
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """What one pass left in host memory, rows in the order of the batch; None = not asked for.
+
+    pooled: float32 [num_rows, dimension], before a final Normalize. A sequence with spans has
+        one row per span, every other sequence one
+    unit: float32 [num_rows, dimension], `pooled` scaled to length 1; None lets the host do it
+    logits: float32 [num_seqs, num_labels]
+    sparse_rows: float32 [num_seqs, vocab_size]
+    token_weights: float32 [num_tokens], a sparse weight for each token of the batch
+    token_vectors: float32 [num_tokens, dim], normalised; multi-vector
+    """
+
+    pooled: Floats | None = None
+    unit: Floats | None = None
+    logits: Floats | None = None
+    sparse_rows: Floats | None = None
+    token_weights: Floats | None = None
+    token_vectors: Floats | None = None
+
+
+class Pending(Protocol):
+    """A pass in flight."""
+
+    def wait(self) -> Pass:
+        """Block until its bytes are here (at once on a CPU). Arrays live until `release`."""
+        ...
+
+    def release(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Ready:
+    """A pass that finished inside `launch`, as on a CPU."""
+
+    answer: Pass
+
+    def wait(self) -> Pass:
+        return self.answer
+
+    def release(self) -> None:
+        return
+
+
+class Executor(Protocol):
+    """One model on one device. Only the engine thread calls `launch` and `warm`."""
+
+    @property
+    def name(self) -> str:
+        """For logs: "packed", "native avx512bf16", "cuda"."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """What the matrix products multiply: "float32", "bfloat16", "float16"."""
+        ...
+
+    @property
+    def numerics(self) -> str:
+        """Class of rounding: executors of one class give close enough vectors to mix."""
+        ...
+
+    @property
+    def tasks(self) -> frozenset[Task]: ...
+
+    def launch(self, batch: RaggedBatch, heads: tuple[Task, ...]) -> Pending:
+        """Start a checked batch; `heads` are the tasks that any of its sequences wants."""
+        ...
+
+    def warm(self, seconds: float) -> None:
+        """Spend at most about `seconds` on the shapes short queries will have."""
+        ...
+
+    def stats(self) -> Mapping[str, float]: ...
+
+
+class Device(Protocol):
+    """Where executors live: opened once per host."""
+
+    @property
+    def name(self) -> str:
+        """For logs and metrics: "cpu (1 thread, packed)", "cuda:0 NVIDIA H200"."""
+        ...
+
+    @property
+    def synchronous(self) -> bool:
+        """True when `launch` returns only after the work is done, so nobody need wait."""
+        ...
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Entered by the engine thread for its whole life: thread counts, stream, grad mode."""
+        ...
+
+    def build(self, card: ModelCard, weights: Weights) -> Executor:
+        """Load one model; on the engine thread. Raises StartupError."""
+        ...
+
+    def close(self) -> None: ...

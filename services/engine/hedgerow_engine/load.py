@@ -1,0 +1,139 @@
+"""The engine's front door: models and settings in, running engines out. Imports no torch itself;
+the device it opens may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from hedgerow_engine.engine import Engine, EngineThread
+from hedgerow_engine.executor import Device
+from hedgerow_engine.fingerprint import engine_fingerprint
+from hedgerow_engine.settings import EngineSettings, ModelSpec
+from hedgerow_engine.waiter import Waiter
+from hedgerow_engine.weights import Weights
+from hedgerow_shared.errors import StartupError
+from hedgerow_shared.modelcard import ModelCard, read_card
+
+__all__ = ["EngineHost", "EngineSettings", "ModelSpec", "load_engines"]
+
+Log = Callable[[str], None]
+
+
+class EngineHost:
+    """One device, its engine thread, and a loaded engine for each alias."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._thread = EngineThread(device)
+        self._waiter = None if device.synchronous else Waiter()
+        self._engines: dict[str, Engine] = {}
+        self.engines: Mapping[str, Engine] = MappingProxyType(self._engines)
+
+    @property
+    def device_name(self) -> str:
+        return self._device.name
+
+    def load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
+        """Load one model on the engine thread. Raises StartupError of one line."""
+        return self._thread.call(lambda: self._load(spec, settings, log))
+
+    def close(self) -> None:
+        """Finish the queued batches and give the device back."""
+        self._thread.close()
+        if self._waiter is not None:
+            self._waiter.close()
+        self._device.close()
+
+    def _load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
+        card = read_card(spec.folder, max_seq_len=spec.max_seq_len)
+        weights = Weights.open(spec.folder)
+        _check_memory(weights)
+        _check_tokenizer(card)
+        executor = self._device.build(card, weights)
+        engine = Engine(
+            card,
+            executor,
+            self._thread,
+            None if self._waiter is None else self._waiter.submit,
+            fingerprint=engine_fingerprint(card, weights, executor.dtype, executor.numerics),
+            quantized=is_quantized(card),
+        )
+        executor.warm(settings.warmup_s)
+        self._engines[spec.alias] = engine
+        log(
+            f"model {spec.alias}: {card.model_type}, {weights.num_bytes >> 20} MiB, "
+            f"{executor.dtype} on {self._device.name} ({executor.name}), up to "
+            f"{card.max_seq_len} tokens, fingerprint {engine.fingerprint}"
+        )
+        return engine
+
+
+def load_engines(models: Sequence[ModelSpec], settings: EngineSettings, *, log: Log) -> EngineHost:
+    """Open the device and load every model. Raises StartupError naming what to do."""
+    host = EngineHost(_open_device(settings, log))
+    try:
+        for spec in models:
+            host.load(spec, settings, log)
+    except BaseException:
+        host.close()
+        raise
+    return host
+
+
+def is_quantized(card: ModelCard) -> bool:
+    """True for a model whose own last step rounds its vectors to int8 (pplx-embed)."""
+    return card.model_type.startswith("bidirectional_pplx")
+
+
+def _open_device(settings: EngineSettings, log: Log) -> Device:
+    try:
+        from hedgerow_engine.device import open_device
+    except ImportError as error:
+        raise StartupError(
+            f"--device {settings.device}: {error}; pip install 'hedgerow[worker]'"
+        ) from None
+    return open_device(settings, log)
+
+
+def _check_memory(weights: Weights) -> None:
+    """Refuse a model that cannot fit: the mapping plus a packed copy of every matrix."""
+    try:
+        meminfo = Path("/proc/meminfo").read_text("ascii")
+        available = next(
+            int(line.split()[1]) << 10
+            for line in meminfo.splitlines()
+            if line.startswith("MemAvailable:")
+        )
+    except (OSError, StopIteration, ValueError):
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if weights.num_bytes > available:
+        raise StartupError(
+            f"{weights.folder}: weights of {weights.num_bytes >> 20} MiB, but only "
+            f"{available >> 20} MiB of memory are free; take a smaller model or a bigger machine"
+        )
+
+
+def _check_tokenizer(card: ModelCard) -> None:
+    """Refuse a tokenizer that can give ids the embedding table has no row for."""
+    if not card.tokenizer_file.is_file():
+        return
+    try:
+        tokenizer = json.loads(card.tokenizer_file.read_text("utf-8"))
+        vocab = tokenizer["model"]["vocab"]
+        largest = max(vocab.values()) if isinstance(vocab, dict) else len(vocab) - 1
+        largest = max([largest, *(t["id"] for t in tokenizer.get("added_tokens") or ())])
+    except (ValueError, KeyError, TypeError, OSError):
+        raise StartupError(
+            f"{card.tokenizer_file}: not a tokenizer.json with a vocabulary; download it again"
+        ) from None
+    if largest >= card.vocab_size:
+        raise StartupError(
+            f"{card.tokenizer_file}: has token id {largest}, but the embeddings have "
+            f"{card.vocab_size} rows (vocab_size in {card.folder / 'config.json'}); take the "
+            "tokenizer that belongs to these weights"
+        )

@@ -1,0 +1,76 @@
+"""From token rows to one row per sequence (or span), inside the pass but outside its shape.
+
+Like attention it is one opaque call of a recorded plan: which rows belong to whom is new at
+every step.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from hedgerow_engine.staging import Layout
+from hedgerow_shared.modelcard import PoolingMode
+
+
+class Pooler(Protocol):
+    """Ragged reductions on one device."""
+
+    def plan(self, layout: Layout) -> None: ...
+
+    def run(self, hidden_states: Tensor, mode: PoolingMode, slots: int) -> Tensor:
+        """[num_tokens, width] -> float32 [slots, width]; rows past the planned ones are zero."""
+        ...
+
+
+def pool(hidden_states: Tensor, pooler: Pooler, mode: PoolingMode, slots: int) -> Tensor:
+    """`pooler.run` as one opaque call."""
+    if has_torch_function_unary(hidden_states):
+        return handle_torch_function(pool, (hidden_states,), hidden_states, pooler, mode, slots)
+    return pooler.run(hidden_states, mode, slots)
+
+
+class CpuPooler:
+    """Groups of equal length are reduced together; odd ranges (spans, prompts) one by one."""
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+
+    def plan(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def run(self, hidden_states: Tensor, mode: PoolingMode, slots: int) -> Tensor:
+        layout = self._layout
+        assert layout is not None, "plan comes before run"
+        out = torch.zeros(slots, hidden_states.shape[1])
+        if mode in ("cls", "lasttoken"):
+            rows = layout.pool_starts if mode == "cls" else layout.pool_ends - 1
+            index = torch.from_numpy(rows).to(torch.int64)
+            out[: layout.num_rows] = hidden_states.index_select(0, index)
+        elif layout.whole:
+            order = torch.from_numpy(layout.order).to(torch.int64)
+            done = 0
+            for start, n, length in layout.groups:
+                part = hidden_states[start : start + n * length].view(n, length, -1)
+                out.index_copy_(0, order[done : done + n], _reduce(part, mode))
+                done += n
+        else:
+            ranges = zip(layout.pool_starts.tolist(), layout.pool_ends.tolist(), strict=True)
+            for row, (start, end) in enumerate(ranges):
+                out[row] = _reduce(hidden_states[None, start:end], mode)[0]
+        return out
+
+
+def _reduce(x: Tensor, mode: PoolingMode) -> Tensor:
+    """[n, length, width] -> float32 [n, width]."""
+    length = x.shape[1]
+    if mode == "max":
+        return x.amax(1).float()
+    if mode == "weightedmean":
+        weights = torch.arange(1, length + 1, dtype=torch.float32)
+        return torch.einsum("nlw,l->nw", x.float(), weights / weights.sum())
+    total = x.sum(1, dtype=torch.float32)
+    return total / (length**0.5 if mode == "mean_sqrt_len" else length)

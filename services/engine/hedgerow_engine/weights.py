@@ -1,0 +1,159 @@
+"""A model's weights by the names its code uses, whatever prefix or split its file uses.
+
+No torch here: a tensor is a raw view (see `weightfile`). Every mistake of a checkpoint is a
+StartupError of one line that names the file, the tensor and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hedgerow_engine.weightfile import RawTensor, read_safetensors
+from hedgerow_shared.errors import StartupError
+
+# What checkpoints put before the names of the base model: classes with a head prefix it with
+# their attribute, and some exports add their own.
+PREFIXES = (
+    "",
+    "model.",
+    "bert.",
+    "roberta.",
+    "deberta.",
+    "mpnet.",
+    "distilbert.",
+    "new.",
+    "nomic_bert.",
+    "language_model.",
+    "model.language_model.",
+    "0.auto_model.",
+    "encoder.model.",
+)
+_OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+
+
+class Weights:
+    """The tensors of one folder, taken one by one and counted, so that none is forgotten."""
+
+    def __init__(self, folder: Path, tensors: dict[str, RawTensor]) -> None:
+        self.folder = folder
+        self._tensors = {_modern(name): raw for name, raw in tensors.items()}
+        self._taken: set[str] = set()
+
+    @classmethod
+    def open(cls, folder: Path) -> Weights:
+        """Map every safetensors file of `folder`. Raises StartupError, see the module."""
+        tensors: dict[str, RawTensor] = {}
+        for file in weight_files(folder):
+            tensors.update(read_safetensors(file))
+        return cls(folder, tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(raw.data.nbytes for raw in self._tensors.values())
+
+    @property
+    def tensors(self) -> Iterable[RawTensor]:
+        """Every tensor of the folder, in the order of their names."""
+        return (self._tensors[name] for name in sorted(self._tensors))
+
+    def find(self, name: str) -> str | None:
+        """The name a tensor has in the file, trying each known prefix; None if absent."""
+        return next((p + name for p in PREFIXES if p + name in self._tensors), None)
+
+    def has(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def take(self, name: str, shape: Sequence[int] | None = None) -> RawTensor:
+        """The tensor `name`, which must exist and, where given, have `shape`."""
+        found = self.find(name)
+        if found is None:
+            raise StartupError(
+                f"{self.folder}: tensor {name} is missing from its *.safetensors; the config names "
+                "another architecture or the download is incomplete"
+            )
+        raw = self._tensors[found]
+        if shape is not None and raw.shape != tuple(shape):
+            raise StartupError(
+                f"{raw.file}: tensor {found} is {list(raw.shape)}, but the config asks for "
+                f"{list(shape)}; {self.folder / 'config.json'} and the weights are of two models"
+            )
+        self._taken.add(found)
+        return raw
+
+    def optional(self, name: str, shape: Sequence[int] | None = None) -> RawTensor | None:
+        """Like `take`, but None where the checkpoint has no such tensor."""
+        return self.take(name, shape) if self.has(name) else None
+
+    def fused(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> RawTensor:
+        """Several tensors joined along their first axis (query, key, value -> one matrix)."""
+        return joined([self.take(n, s) for n, s in zip(names, shapes, strict=True)])
+
+    def skip(self, *names: str) -> None:
+        """Mark tensors that exist only for training or for another task; `x.*` takes all of x."""
+        for name in names:
+            stem = name.removesuffix("*")
+            for known in self._tensors:
+                bare = next((known[len(p) :] for p in PREFIXES if known == p + stem), None)
+                inside = name.endswith("*") and any(known.startswith(p + stem) for p in PREFIXES)
+                if bare is not None or inside:
+                    self._taken.add(known)
+
+    def finish(self) -> None:
+        """Raise StartupError if a tensor was never asked for: it would change the vectors."""
+        left = sorted(set(self._tensors) - self._taken)
+        if left:
+            raw = self._tensors[left[0]]
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            raise StartupError(
+                f"{raw.file}: unexpected tensor {left[0]}{more}: this architecture does not use "
+                "it, so the vectors would not be this model's; check `architectures` in config.json"
+            )
+
+
+def joined(raws: Sequence[RawTensor]) -> RawTensor:
+    """Tensors of one dtype after each other along the first axis: a copy."""
+    first = raws[0]
+    if any(r.dtype != first.dtype for r in raws):
+        raise StartupError(f"{first.file}: {first.name} and its neighbours differ in dtype")
+    name = "+".join(r.name for r in raws)
+    return RawTensor(name, first.dtype, np.concatenate([r.data for r in raws]), first.file)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, by its index where it has one."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise StartupError(f"{index}: not a weight index; download it again") from None
+        files = [folder / str(name) for name in names]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise StartupError(_no_weights(folder))
+    for file in files:
+        if not file.is_file():
+            raise StartupError(f"{file}: missing, though {index.name} names it; download it again")
+    return files
+
+
+def _no_weights(folder: Path) -> str:
+    pickles = sorted(p.name for p in folder.glob("*.bin"))
+    if pickles:
+        return (
+            f"{folder / pickles[0]}: a pickle may run code when it is opened, so .bin is refused; "
+            "convert it to model.safetensors"
+        )
+    return f"{folder}: no *.safetensors here; give the folder that holds the weights"
+
+
+def _modern(name: str) -> str:
+    for old, new in _OLD_NAMES:
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
