@@ -27,7 +27,7 @@ from hedgerow_shared import natsserver
 from hedgerow_shared.errors import StartupError
 
 _NATS_LISTENS_S = 10.0
-_GRACE_S: Mapping[plan.Role, float] = {"gateway": 30.0, "worker": 30.0, "nats": 10.0}
+_GRACE_S: Mapping[plan.Role, float] = {"gateway": 35.0, "worker": 35.0, "nats": 10.0}
 _STOP_ORDER: tuple[plan.Role, ...] = ("gateway", "worker", "nats")
 _DOUBLE_CLICK_S = 0.3
 
