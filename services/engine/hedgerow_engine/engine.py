@@ -41,6 +41,10 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="hedgerow-engine", daemon=True)
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def submit(self, job: Callable[[], None], *, bulk: bool = False) -> None:
         """Queue a job. Raises HedgerowError after `close`."""
         with self._wake:

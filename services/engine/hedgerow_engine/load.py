@@ -38,6 +38,17 @@ class EngineHost:
     def device_name(self) -> str:
         return self._device.name
 
+    @property
+    def alive(self) -> bool:
+        """False once the engine thread ended: no step will ever be answered again."""
+        return self._thread.alive
+
+    @property
+    def overtakes(self) -> bool:
+        """A query started while bulk batches are queued runs before them (not before a
+        running one)."""
+        return True
+
     def load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
         """Load one model on the engine thread. Raises StartupError of one line."""
         return self._thread.call(lambda: self._load(spec, settings, log))

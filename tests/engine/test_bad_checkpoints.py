@@ -1,0 +1,162 @@
+"""A broken model folder is one line that names the file and the remedy, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hedgerow_engine.load import EngineSettings, ModelSpec, load_engines
+from hedgerow_engine.weights import Weights
+from hedgerow_shared.errors import StartupError
+from tests.engine.conftest import OpenEngine
+from tests.engine.tiny import patch_json, save, seeded, transformers
+
+
+def tiny_bert(folder: Path) -> Path:
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    return save(folder, seeded(transformers.BertModel, config))
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-400])
+
+
+def cut_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
+
+
+def not_json(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"nope")
+
+
+def empty(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def wrong_shape(folder: Path) -> None:
+    patch_json(folder / "config.json", intermediate_size=128)
+
+
+def missing_layer(folder: Path) -> None:
+    patch_json(folder / "config.json", num_hidden_layers=2)
+
+
+def unused_layer(folder: Path) -> None:
+    edit_header(
+        folder, lambda header: header | {"surprise.weight": header["embeddings.LayerNorm.bias"]}
+    )
+
+
+def odd_dtype(folder: Path) -> None:
+    def change(header: dict) -> dict:
+        header["embeddings.LayerNorm.bias"]["dtype"] = "F8_E4M3"
+        return header
+
+    edit_header(folder, change)
+
+
+def edit_header(folder: Path, change: Callable[[dict], dict]) -> None:
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.dumps(change(json.loads(data[8 : 8 + length]))).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + length :])
+
+
+def unknown_family(folder: Path) -> None:
+    patch_json(folder / "config.json", model_type="jina_bert")
+
+
+def unknown_activation(folder: Path) -> None:
+    patch_json(folder / "config.json", hidden_act="mish")
+
+
+def big_tokenizer(folder: Path) -> None:
+    patch_json(folder / "tokenizer.json", model={"vocab": {"a": 0, "b": 50}}, added_tokens=[])
+
+
+def missing_shard(folder: Path) -> None:
+    patch_json(folder / "model.safetensors.index.json", weight_map={"a": "model-1.safetensors"})
+
+
+CASES: list[tuple[Callable[[Path], None], str]] = [
+    (truncate, r"model\.safetensors: truncated.*download it again"),
+    (cut_header, r"model\.safetensors: truncated or not safetensors"),
+    (not_json, r"model\.safetensors: not safetensors"),
+    (empty, r"model\.safetensors: cannot be read.*download"),
+    (pickled, r"pytorch_model\.bin: a pickle may run code.*convert"),
+    (no_weights, r"no \*\.safetensors here; give the folder"),
+    (
+        wrong_shape,
+        r"intermediate\.dense\.weight is \[64, 32\], but the config asks for \[128, 32\]",
+    ),
+    (missing_layer, r"tensor encoder\.layer\.1\.\S+ is missing"),
+    (unused_layer, r"unexpected tensor surprise\.weight"),
+    (odd_dtype, r"F8_E4M3; supported"),
+    (unknown_family, r"config\.json: model_type 'jina_bert' is not supported"),
+    (unknown_activation, r"config\.json: hidden_act is 'mish'"),
+    (big_tokenizer, r"tokenizer\.json: has token id 50, but the embeddings have 50 rows"),
+    (missing_shard, r"model-1\.safetensors: missing"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), CASES, ids=[c[0].__name__ for c in CASES])
+def test_a_damaged_folder_is_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    folder = tiny_bert(tmp_path / "m")
+    damage(folder)
+    with pytest.raises(StartupError, match=message) as caught:
+        load_engines(
+            [ModelSpec(alias="m", folder=folder)],
+            EngineSettings(dtype="float32", warmup_s=0),
+            log=lambda line: None,
+        )
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_model_bigger_than_memory_is_refused(
+    tmp_path: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_bert(tmp_path / "m")
+    monkeypatch.setattr(Weights, "num_bytes", property(lambda self: 1 << 60))
+    with pytest.raises(StartupError, match=r"MiB of memory are free; take a smaller model"):
+        open_engine(folder)
+
+
+def test_the_undamaged_folder_loads(tmp_path: Path, open_engine: OpenEngine) -> None:
+    assert open_engine(tiny_bert(tmp_path / "m")).max_seq_len == 64
+
+
+def test_the_fingerprint_depends_on_weights_dtype_and_pooling_only(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    a, b = tiny_bert(tmp_path / "a"), tiny_bert(tmp_path / "b")
+    one = open_engine(a).fingerprint
+    assert open_engine(b).fingerprint == one
+    assert open_engine(b, dtype="bfloat16").fingerprint != one
+    data = bytearray((b / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (b / "model.safetensors").write_bytes(bytes(data))
+    assert open_engine(b).fingerprint != one
