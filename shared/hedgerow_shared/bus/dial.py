@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-
-from nats import errors as nats_errors
 
 from hedgerow_shared.bus.nats_client import NatsClient
 from hedgerow_shared.bus.options import BusOptions, without_password
@@ -133,10 +132,10 @@ def _explain(where: str, options: BusOptions, reason: Exception | None) -> str:
         return (
             f"bus: {where} does not let {who} in; set HEDGEROW_NATS_USER and HEDGEROW_NATS_PASSWORD"
         )
-    if isinstance(reason, (nats_errors.Error, ssl.SSLError, ConnectionError, ValueError)) and text:
+    if isinstance(reason, OSError) and reason.errno and not isinstance(reason, ssl.SSLError):
+        why = os.strerror(reason.errno)
+    elif text:
         why = text.removeprefix("nats: ")
-    elif isinstance(reason, OSError):
-        why = reason.strerror or text
     else:
         why = type(reason).__name__ if reason else "no answer"
     return (
