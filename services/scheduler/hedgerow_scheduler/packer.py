@@ -169,6 +169,10 @@ class Packer(Generic[W]):
             for queue in models.values():
                 yield from queue
 
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._tokens)
+
     def tokens(self, lane: Lane) -> int:
         """Tokens that wait in one lane."""
         return self._tokens[lane]

@@ -1,10 +1,11 @@
-"""What the scheduler asks of an engine: two protocols, so that neither imports the other."""
+"""What the scheduler asks of an engine: protocols, so that neither imports the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import Lane, RaggedBatch, StepOutput
 
 
@@ -33,6 +34,12 @@ class Engine(Protocol):
     """One loaded model on one device."""
 
     @property
+    def card(self) -> ModelCard: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
     def fingerprint(self) -> str: ...
 
     @property
@@ -45,4 +52,30 @@ class Engine(Protocol):
 
     def stats(self) -> Mapping[str, Any]:
         """Flat counters and gauges: numbers by name; see `hedgerow_engine.engine`."""
+        ...
+
+
+class Host(Protocol):
+    """A device and the models on it."""
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """By alias."""
+        ...
+
+    @property
+    def device_name(self) -> str: ...
+
+    @property
+    def overtakes(self) -> bool:
+        """True when a query's step is run before bulk steps that were started earlier."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """False once the thread that runs the steps has ended."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was started and give the device back."""
         ...

@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reply_prefix: tuple[str, ...] = ("_INBOX",)
 
     device: str = "auto"
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: Count = 1
     cpu_executor: Literal["auto", "native", "packed"] = "auto"
     graph_cache: Count = 256

@@ -138,7 +138,7 @@ class Worker:
             self._loop.call_soon(self.turn)
 
     def _start_batches(self) -> None:
-        while lanes := self._room():
+        while (self._again or not self._packer.is_empty) and (lanes := self._room()):
             packed = self._next(lanes)
             if packed is None:
                 return

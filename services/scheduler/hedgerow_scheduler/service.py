@@ -1,0 +1,275 @@
+"""A worker's life on the bus: join, serve, drain; or end at once when it cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+from typing import Any
+
+from hedgerow_scheduler.intake import Intake, Served
+from hedgerow_scheduler.packer import Packer
+from hedgerow_scheduler.ports import Engine, Host
+from hedgerow_scheduler.replies import Held, Replies
+from hedgerow_scheduler.settings import Settings
+from hedgerow_scheduler.watchdog import Watchdog
+from hedgerow_scheduler.worker import Worker
+from hedgerow_shared import __version__, fleet, subjects
+from hedgerow_shared.bus import Bus, Message, Subscription
+from hedgerow_shared.errors import HedgerowError, RetryableError, StartupError, WorkerLostError
+from hedgerow_shared.micro import Endpoint, Micro
+from hedgerow_shared.ragged import Lane, RaggedBatch
+
+EXIT_LATE = 1
+"""Drained, but not everything accepted could be finished in time."""
+EXIT_BROKEN = 70
+"""The bus closed for good, or there is a mistake of ours."""
+EXIT_ENGINE = 71
+"""The engine is dead, hung, or fails on everything."""
+
+_READ_S = 0.1
+_log = logging.getLogger("hedgerow.worker")
+
+
+class Service:
+    """One worker process between its engines and the bus."""
+
+    def __init__(self, settings: Settings, host: Host, worker_id: str) -> None:
+        self._settings, self._host, self._id = settings, host, worker_id
+        self._failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._online: list[Subscription] = []
+        self._models = {alias: _describe(engine) for alias, engine in host.engines.items()}
+
+    async def run(self) -> int:
+        """Serve until told to stop; return the exit code. Raises StartupError before that."""
+        self._watch_signals()
+        options = self._settings.bus_options(self._id)
+        self._bus = await Bus.connect(options, on_closed=self._bus_closed)
+        self._build()
+        await asyncio.to_thread(self._warm_up)
+        live = asyncio.create_task(self._live())
+        await asyncio.wait({live, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+        if not self._failed.done():
+            return live.result()
+        live.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._bus.close(patience_s=0.0), 2.0)
+        return self._failed.result()
+
+    def _build(self) -> None:
+        loop, settings, host = asyncio.get_running_loop(), self._settings, self._host
+        loop.set_exception_handler(self._callback_failed)
+        on_gpu = not host.device_name.startswith("cpu")
+        clock = time.monotonic
+        self._worker = worker = Worker(
+            host.engines,
+            Packer[Held](settings.policy(on_gpu=on_gpu)),
+            loop,
+            clock,
+            worker_id=self._id,
+            depth=settings.depth,
+            overtake=host.overtakes,
+            on_dead=self._engine_dead,
+        )
+        self._watchdog = Watchdog(
+            oldest_flight=lambda: worker.oldest_flight,
+            is_alive=lambda: host.alive,
+            hung_s=settings.hung_s,
+            clock=clock,
+            on_dead=self._engine_dead,
+            on_stall=self._stalled,
+        )
+        self._intake = Intake(
+            {alias: self._served(alias, engine) for alias, engine in host.engines.items()},
+            worker,
+            Replies(self._bus.publish_nowait, self._bus.max_message_bytes),
+            reply_prefixes=settings.reply_prefix,
+            backlog_tokens=settings.backlog_tokens,
+            clock=clock,
+            age_s=self._watchdog.age_s,
+        )
+        endpoints = [
+            Endpoint(f"chunk-{alias}", subjects.chunk(alias), subjects.QUEUE_WORKERS)
+            for alias in host.engines
+        ]
+        self._micro = Micro(
+            self._bus,
+            service_id=self._id,
+            version=__version__,
+            description="embeds and scores chunks of token ids",
+            metadata=fleet.metadata(self._id, self._models),
+            endpoints=endpoints,
+            stats=self._stats,
+        )
+
+    def _warm_up(self) -> None:
+        """Run each model at the sizes it will meet first, so that no caller pays for it."""
+        for alias, engine in self._host.engines.items():
+            started_s = time.monotonic()
+            for num_tokens in (8, 32, min(self._settings.budget_tokens, engine.max_seq_len)):
+                length = min(num_tokens, engine.max_seq_len)
+                batch = RaggedBatch.of([[i % 4 for i in range(length)]])
+                try:
+                    _run_twice(engine, batch)
+                except HedgerowError as error:
+                    raise StartupError(f"model {alias} fails on {length} tokens: {error}") from None
+            _log.info("model %s: warm in %.2f s", alias, time.monotonic() - started_s)
+
+    async def _live(self) -> int:
+        await self._join()
+        ticking = asyncio.create_task(self._tick())
+        # What start-up left on the heap stays: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        _log.info("worker %s ready on %s: %s", self._id, self._bus.url, ", ".join(self._models))
+        await self._stop.wait()
+        code = await self._drain()
+        ticking.cancel()
+        return code
+
+    async def _join(self) -> None:
+        try:
+            for alias in self._models:
+                await self._listen(subjects.worker_chunk(self._id, alias))
+            for alias in self._models:
+                await self._listen(subjects.chunk(alias), queue=subjects.QUEUE_WORKERS)
+            await self._bus.subscribe(subjects.worker_cancel(self._id), self._intake.cancel)
+            await self._bus.subscribe(subjects.worker_drain(self._id), self._drain_asked)
+            await self._bus.barrier()
+            await self._micro.start()
+            self._announce("joined")
+        except HedgerowError as error:
+            raise StartupError(f"cannot join the bus at {self._bus.url}: {error.message}") from None
+
+    async def _listen(self, subject: str, *, queue: str = "") -> None:
+        """Take chunks. The bus keeps no more of them than the backlog may hold anyway."""
+        tokens = self._settings.backlog_tokens
+        subscription = await self._bus.subscribe(
+            subject,
+            self._intake.take,
+            queue=queue,
+            max_pending_msgs=max(tokens // 16, 1024),
+            max_pending_bytes=max(64 * tokens, 2 * self._bus.max_payload),
+            on_dropped=self._intake.dropped,
+        )
+        self._online.append(subscription)
+
+    async def _drain(self) -> int:
+        """Take nothing new, finish what was accepted, send every reply, say goodbye."""
+        _log.info("draining: %d tokens to go", self._worker.backlog_tokens())
+        end_s = time.monotonic() + self._settings.drain_s
+        with contextlib.suppress(RetryableError):
+            await asyncio.gather(*(s.drain() for s in self._online))
+        self._worker.after_turn = self._check_idle
+        self._check_idle()
+        try:
+            await asyncio.wait_for(self._idle.wait(), max(end_s - time.monotonic(), 0.1))
+            code = 0
+        except TimeoutError:
+            code = EXIT_LATE
+            _log.error("drain: gave up after %g s", self._settings.drain_s)
+            self._worker.abandon(WorkerLostError(f"worker {self._id} ran out of time to drain"))
+        with contextlib.suppress(HedgerowError):
+            self._announce("left")
+        await self._micro.stop()
+        await self._bus.close()
+        _log.info("drained: %d chunks answered", self._worker.figures.counts["chunks"])
+        return code
+
+    def _check_idle(self) -> None:
+        if self._worker.is_idle:
+            self._idle.set()
+
+    def _announce(self, event: Any) -> None:
+        message = fleet.FleetEvent(event=event, worker=self._id, models=self._models)
+        self._bus.publish_nowait(subjects.FLEET, fleet.encode_event(message))
+
+    def _served(self, alias: str, engine: Engine) -> Served:
+        ours, theirs = engine.fingerprint, self._models[alias].gateway_fingerprint
+        return Served(engine, engine.card.dimension, frozenset((ours, theirs, f"{theirs}:{ours}")))
+
+    def _stats(self) -> dict[str, Any]:
+        snapshot = self._worker.snapshot()
+        counts = self._worker.figures.counts
+        refused = sum(n for name, n in counts.items() if name.startswith("refused_"))
+        return {**snapshot, "num_requests": counts["accepted"] + refused, "num_errors": refused}
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._watchdog.period_s)
+            self._watchdog.tick()
+
+    def _stalled(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        """Read what was sent while this process stood still, then trust new messages again."""
+        with contextlib.suppress(HedgerowError):
+            await self._bus.barrier()
+        await asyncio.sleep(_READ_S)
+        self._watchdog.refreshed()
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError):  # Windows
+                loop.add_signal_handler(signum, self._signalled, signum)
+
+    def _signalled(self, signum: int) -> None:
+        if self._stop.is_set():
+            os._exit(128 + signum)
+        _log.info("%s: going down; once more ends at once", signal.Signals(signum).name)
+        self._stop.set()
+
+    def _drain_asked(self, message: Message) -> None:
+        del message
+        _log.info("asked to drain over the bus")
+        self._stop.set()
+
+    def _bus_closed(self) -> None:
+        self._fail(EXIT_BROKEN, "the bus closed the connection for good")
+
+    def _engine_dead(self, reason: str) -> None:
+        self._fail(EXIT_ENGINE, reason)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        # A callback of the loop that raises is the worker's turn: its books are wrong now.
+        if "handle" in context:
+            self._fail(EXIT_BROKEN, f"mistake in the worker: {context.get('exception')!r}")
+
+    def _fail(self, code: int, reason: str) -> None:
+        """End the process soon; whoever waits for us is told to go elsewhere."""
+        if self._failed.done():
+            return
+        _log.error("worker %s ends: %s", self._id, reason)
+        self._failed.set_result(code)
+        self._worker.abandon(WorkerLostError(f"worker {self._id} went down: {reason}"))
+
+
+def _run_twice(engine: Engine, batch: RaggedBatch) -> None:
+    for _ in range(2):
+        lazy = engine.step(batch, Lane.QUERY)
+        lazy.result()
+        lazy.release()
+
+
+def _describe(engine: Engine) -> fleet.FleetModel:
+    card = engine.card
+    return fleet.FleetModel(
+        fingerprint=engine.fingerprint,
+        gateway_fingerprint=card.gateway_fingerprint(),
+        dimension=card.dimension,
+        max_seq_len=engine.max_seq_len,
+        task="embed" if not card.is_scorer else "score" if card.num_labels == 1 else "classify",
+        dtype=engine.dtype,
+    )
