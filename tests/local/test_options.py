@@ -11,7 +11,7 @@ from hedgerow_shared.errors import StartupError
     [
         pytest.param(UpOptions(nats_url="nats://x", nats_port=1), "one of them", id="two buses"),
         pytest.param(UpOptions(port=70000), "--port 70000", id="port"),
-        pytest.param(UpOptions(token_ids="cl100k"), "only value is 'native'", id="token ids"),
+        pytest.param(UpOptions(token_ids="cl100k"), "write 'native'", id="token ids"),
         pytest.param(UpOptions(gateways=0), "--gateways 0", id="no gateway"),
         pytest.param(UpOptions(workers=-1), "--workers -1", id="fewer than none"),
     ],

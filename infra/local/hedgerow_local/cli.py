@@ -80,7 +80,7 @@ def up(
     ] = None,
     token_ids: Annotated[
         str, _option("TOKEN_IDS", "'native': accept token ids of the model's own vocabulary.")
-    ] = "",
+    ] = "off",
     dtype: Annotated[str, _option("DTYPE", "auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, _option("DEVICE", "auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, _option("THREADS", "Threads of a worker; 0 chooses.")] = 0,

@@ -24,7 +24,7 @@ class UpOptions:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     max_seq_len: tuple[str, ...] = ()
-    token_ids: str = ""
+    token_ids: str = "off"
     dtype: str = "auto"
     device: str = "auto"
     threads: int = 0
@@ -62,8 +62,8 @@ def check(options: UpOptions) -> None:
     for flag, port in (("--port", options.port), ("--nats-port", options.nats_port)):
         if not 0 <= port <= 65535:
             raise StartupError(f"{flag} {port}: a port is a number from 1 to 65535")
-    if options.token_ids not in ("", "native"):
-        raise StartupError(f"--token-ids {options.token_ids}: the only value is 'native'")
+    if options.token_ids not in ("off", "native"):
+        raise StartupError(f"--token-ids {options.token_ids}: write 'native', or leave it out")
 
 
 def find_models(options: UpOptions) -> list[ServedModel]:

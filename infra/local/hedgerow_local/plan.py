@@ -95,8 +95,7 @@ def gateway_specs(
     argv = [sys.executable, "-m", "hedgerow_gateway", "--nats-url", nats_url]
     argv += ["--host", options.host, "--port", str(options.port), "--gateway-id", "{id}"]
     argv += _model_flags(options, models)
-    if options.token_ids:
-        argv += ["--token-ids", options.token_ids]
+    argv += ["--token-ids", options.token_ids]
     if options.gateways > 1:
         argv += ["--reuse-port"]
     return [
