@@ -21,6 +21,7 @@ StartupError             never on the wire: one line for a person, naming the re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -180,17 +181,41 @@ def to_wire(error: HedgerowError) -> dict[str, Any]:
         body["param"] = error.param
     if isinstance(error, RetryableError):
         body["retry_after_s"] = error.retry_after_s
+    if isinstance(error, BadInputError) and len(error.problems) > 1:
+        body["problems"] = [[p.param, p.message] for p in error.problems]
     return body
 
 
-def from_wire(body: Mapping[str, Any]) -> HedgerowError:
-    """Rebuild the error that `to_wire` flattened. An unknown code becomes a HedgerowError."""
-    cls = WIRE_ERRORS.get(str(body.get("code")), HedgerowError)
+def from_wire(body: Any) -> HedgerowError:
+    """Rebuild the error that `to_wire` flattened. An unknown code becomes a HedgerowError.
+
+    Raises BadChunkError when it is no such thing.
+    """
+    if not isinstance(body, Mapping):
+        raise BadChunkError("an error must be a map")
+    code, param = body.get("code"), body.get("param")
+    cls = WIRE_ERRORS.get(code, HedgerowError) if isinstance(code, str) else HedgerowError
     message = str(body.get("message", "unknown error"))
-    param = body.get("param")
+    if param is not None and not isinstance(param, str):
+        raise BadChunkError("an error's 'param' must be text")
     if issubclass(cls, RetryableError):
-        return cls(message, param=param, retry_after_s=float(body.get("retry_after_s", 1.0)))
+        retry_after_s = body.get("retry_after_s", 1.0)
+        if type(retry_after_s) not in (int, float) or not 0 <= retry_after_s < math.inf:
+            raise BadChunkError("an error's 'retry_after_s' must be a number from 0 up")
+        return cls(message, param=param, retry_after_s=float(retry_after_s))
+    if issubclass(cls, BadInputError) and "problems" in body:
+        return cls(_problems(body["problems"]))
     return cls(message, param=param)
+
+
+def _problems(entries: Any) -> list[Problem]:
+    try:
+        problems = [Problem(param, str(message)) for param, message in entries]
+    except (TypeError, ValueError):
+        raise BadChunkError("an error's 'problems' must be pairs") from None
+    if not problems or any(p.param is not None and not isinstance(p.param, str) for p in problems):
+        raise BadChunkError("an error's 'problems' must name parameters")
+    return problems
 
 
 def to_public(error: HedgerowError) -> dict[str, Any]:

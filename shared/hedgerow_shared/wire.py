@@ -6,6 +6,7 @@ Times are *remaining* milliseconds, never clock readings, so clocks may disagree
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,15 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from hedgerow_shared.columns import pack_rows, raw, unpack_rows
 from hedgerow_shared.errors import BadChunkError, HedgerowError, from_wire, to_wire
-from hedgerow_shared.ragged import DTYPES, TASKS, Array, Lane, OutputSpec, RaggedBatch, Row, check
+from hedgerow_shared.ragged import DTYPES, TASKS, Lane, OutputSpec, RaggedBatch, Row, check
 
 VERSION = 1
+
+MAX_TEXT = 1024
+MAX_OUTPUTS = 32
+"""Dimensions (or dtypes) one request may ask for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,8 @@ def encode_chunk(chunk: Chunk) -> bytes:
         "model": chunk.model,
         "lane": int(chunk.lane),
         "ttl_ms": chunk.ttl_ms,
-        "ids": _raw(batch.input_ids, "<i4"),
-        "cu": _raw(batch.cu_seqlens, "<i4"),
+        "ids": raw(batch.input_ids, "<i4"),
+        "cu": raw(batch.cu_seqlens, "<i4"),
         "out": {
             "task": spec.task,
             "dtypes": list(spec.dtypes),
@@ -74,7 +80,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
         ("spans", batch.spans),
     ):
         if array.size:
-            body[key] = _raw(array, "<i4")
+            body[key] = raw(array, "<i4")
     if chunk.fingerprint:
         body["fp"] = chunk.fingerprint
     if chunk.trace:
@@ -85,32 +91,26 @@ def encode_chunk(chunk: Chunk) -> bytes:
 def decode_chunk(data: bytes) -> Chunk:
     """Read a chunk. Raises BadChunkError for anything that is not one, saying what is wrong."""
     body = _unpack(data)
-    try:
-        spec = _spec(body.get("out", {}))
-        cu_seqlens = _ids(body["cu"], "cu")
-        batch = RaggedBatch(
-            _ids(body["ids"], "ids"),
-            cu_seqlens,
-            (spec,) * max(cu_seqlens.shape[0] - 1, 0),
-            _ids(body.get("pair", b""), "pair"),
-            _ids(body.get("prompt", b""), "prompt"),
-            _spans(body.get("spans", b"")),
-        )
-        chunk = Chunk(
-            _text(body["id"], "id"),
-            _text(body["model"], "model"),
-            Lane(body.get("lane", 0)),
-            float(body["ttl_ms"]),
-            batch,
-            _text(body.get("fp", ""), "fp"),
-            _text(body.get("trace", ""), "trace"),
-        )
-    except KeyError as error:
-        raise BadChunkError(f"chunk without {error.args[0]!r}") from None
-    except (TypeError, ValueError) as error:
-        raise BadChunkError(f"chunk not readable: {error}") from None
+    spec = _spec(body.get("out", {}))
+    cu_seqlens = _ids(body, "cu")
+    batch = RaggedBatch(
+        _ids(body, "ids"),
+        cu_seqlens,
+        (spec,) * max(cu_seqlens.shape[0] - 1, 0),
+        _ids(body, "pair", b""),
+        _ids(body, "prompt", b""),
+        _spans(body),
+    )
     check(batch)
-    return chunk
+    return Chunk(
+        _text(body, "id"),
+        _text(body, "model"),
+        _lane(body.get("lane", 0)),
+        _number(body, "ttl_ms"),
+        batch,
+        _text(body, "fp", ""),
+        _text(body, "trace", ""),
+    )
 
 
 def encode_reply(reply: ChunkReply) -> bytes:
@@ -127,28 +127,27 @@ def encode_reply(reply: ChunkReply) -> bytes:
         body["error"] = to_wire(reply.error)
     else:
         body["n"] = len(reply.rows)
-        body["out"], body["bad"] = _pack_rows(reply.rows)
+        body["out"], body["bad"] = pack_rows(reply.rows)
     return _pack(body)
 
 
 def decode_reply(data: bytes) -> ChunkReply:
     """Read a worker's reply. Raises BadChunkError when it is not one."""
     body = _unpack(data)
-    try:
-        error = body.get("error")
-        rows: list[Row] = [] if error is not None else _unpack_rows(body)
-        return ChunkReply(
-            str(body["id"]),
-            str(body["worker"]),
-            rows,
-            None if error is None else from_wire(error),
-            float(body.get("queue_ms", 0.0)),
-            float(body.get("compute_ms", 0.0)),
-            int(body.get("backlog", 0)),
-            str(body.get("fp", "")),
-        )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadChunkError(f"reply not readable: {error}") from None
+    error = body.get("error")
+    rows: list[Row] = []
+    if error is None:
+        rows = unpack_rows(body.get("n"), body.get("out"), body.get("bad"))
+    return ChunkReply(
+        _text(body, "id"),
+        _text(body, "worker"),
+        rows,
+        None if error is None else from_wire(error),
+        _number(body, "queue_ms", 0.0),
+        _number(body, "compute_ms", 0.0),
+        int(_number(body, "backlog", 0)),
+        _text(body, "fp", ""),
+    )
 
 
 def encode_cancel(ids: list[str]) -> bytes:
@@ -162,41 +161,6 @@ def decode_cancel(data: bytes) -> list[str]:
     if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
         raise BadChunkError("'ids' must be a list of chunk ids")
     return ids
-
-
-def _pack_rows(rows: list[Row]) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-    """Good rows, column by column: equal shapes are stacked, others carry their lengths."""
-    good = [row for row in rows if not isinstance(row, HedgerowError)]
-    bad = [[i, to_wire(row)] for i, row in enumerate(rows) if isinstance(row, HedgerowError)]
-    columns = [_pack_column(column) for column in zip(*good, strict=True)]
-    return columns, bad
-
-
-def _pack_column(arrays: tuple[Array, ...]) -> dict[str, Any]:
-    first = arrays[0]
-    dtype = first.dtype.newbyteorder("<").str
-    if all(a.shape == first.shape for a in arrays):
-        data = first if len(arrays) == 1 else np.stack(arrays)
-        return {"t": dtype, "s": list(first.shape), "d": _raw(data, dtype)}
-    lens = np.array([a.shape[0] for a in arrays], np.int32)
-    data = np.concatenate(arrays)
-    return {"t": dtype, "s": list(first.shape[1:]), "l": _raw(lens, "<i4"), "d": _raw(data, dtype)}
-
-
-def _unpack_rows(body: Mapping[str, Any]) -> list[Row]:
-    count, bad = int(body["n"]), {int(i): from_wire(e) for i, e in body["bad"]}
-    columns = [_unpack_column(c, count - len(bad)) for c in body["out"]]
-    good = iter(zip(*columns, strict=True))
-    return [bad[i] if i in bad else next(good) for i in range(count)]
-
-
-def _unpack_column(column: Mapping[str, Any], rows: int) -> list[Array]:
-    flat = np.frombuffer(column["d"], np.dtype(column["t"]))
-    shape = tuple(column["s"])
-    if "l" not in column:
-        return list(flat.reshape(rows, *shape))
-    ends = np.cumsum(np.frombuffer(column["l"], "<i4"))[:-1]
-    return np.split(flat.reshape(-1, *shape), ends)
 
 
 def _pack(body: dict[str, Any]) -> bytes:
@@ -217,36 +181,62 @@ def _unpack(data: bytes) -> dict[str, Any]:
     return body
 
 
-def _raw(array: Array, dtype: str) -> bytes:
-    return np.ascontiguousarray(array, dtype).tobytes()
-
-
-def _ids(data: Any, name: str) -> Any:
+def _ids(body: Mapping[str, Any], name: str, default: bytes | None = None) -> Any:
+    data = body.get(name, default)
     if not isinstance(data, bytes) or len(data) % 4:
-        raise BadChunkError(f"{name!r} must be raw int32 bytes")
+        raise BadChunkError(f"{name!r} must be raw int32 bytes, found {_kind(data)}")
     return np.frombuffer(data, "<i4")
 
 
-def _spans(data: Any) -> Any:
-    flat = _ids(data, "spans")
+def _spans(body: Mapping[str, Any]) -> Any:
+    flat = _ids(body, "spans", b"")
     if flat.size % 3:
         raise BadChunkError("'spans' must hold three int32 per span")
     return flat.reshape(-1, 3)
 
 
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise BadChunkError(f"{name!r} must be text, found {type(value).__name__}")
+def _text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = body.get(name, default)
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise BadChunkError(f"{name!r} must be text up to {MAX_TEXT} long, found {_kind(value)}")
     return value
+
+
+def _number(body: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = body.get(name, default)
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise BadChunkError(f"{name!r} must be a number from 0 up, found {value!r:.40}")
+    return value
+
+
+def _lane(value: Any) -> Lane:
+    if type(value) is not int or not 0 <= value < len(Lane):
+        raise BadChunkError(f"'lane' must be 0 to {len(Lane) - 1}, found {value!r:.40}")
+    return Lane(value)
 
 
 def _spec(body: Any) -> OutputSpec:
     if not isinstance(body, dict):
-        raise BadChunkError("'out' must be a map")
+        raise BadChunkError(f"'out' must be a map, found {_kind(body)}")
     task, norm = body.get("task", "embed"), body.get("norm")
-    dtypes, dims = tuple(body.get("dtypes", ("float32",))), tuple(body.get("dims", ()))
-    if task not in TASKS or not dtypes or any(d not in DTYPES for d in dtypes):
-        raise BadChunkError(f"unknown task or dtype in 'out': {task!r}, {list(dtypes)!r}")
-    if any(type(d) is not int or d < 1 for d in dims) or norm not in (None, True, False):
-        raise BadChunkError(f"bad 'dims' or 'norm' in 'out': {list(dims)!r}, {norm!r}")
-    return OutputSpec(task, dtypes, dims, norm)
+    dtypes, dims = body.get("dtypes", ["float32"]), body.get("dims", [])
+    if task not in TASKS:
+        raise BadChunkError(f"unknown task in 'out': {task!r:.40}")
+    if not _distinct(dtypes, 1) or any(d not in DTYPES for d in dtypes):
+        raise BadChunkError(f"'dtypes' in 'out' must be of {', '.join(DTYPES)}: {dtypes!r:.80}")
+    if not _distinct(dims, 0) or any(type(d) is not int or not 0 < d < 1 << 31 for d in dims):
+        raise BadChunkError(f"bad 'dims' in 'out': {dims!r:.80}")
+    if norm is not None and not isinstance(norm, bool):
+        raise BadChunkError(f"bad 'norm' in 'out': {norm!r:.40}")
+    return OutputSpec(task, tuple(dtypes), tuple(dims), norm)
+
+
+def _distinct(values: Any, least: int) -> bool:
+    """True for a short list of different values, at least `least` of them."""
+    if not isinstance(values, list) or not least <= len(values) <= MAX_OUTPUTS:
+        return False
+    return all(v not in values[:i] for i, v in enumerate(values))
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
