@@ -162,7 +162,7 @@ def _make_venv(venv: Path) -> None:
     check = f"import pip, sys; sys.exit(sys.version_info[:2] < {OLDEST!r})"
     if python.exists() and _quiet([str(python), "-c", check]) == 0:
         return
-    _say(f"making {venv} with Python {platform.python_version()}")
+    _say(f"making {venv} with Python {platform.python_version()}; this first time takes minutes")
     command = [sys.executable, "-m", "venv", "--clear", str(venv)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode == 0:
@@ -186,7 +186,7 @@ class _Pip:
     def install(self, arguments: list[str]) -> None:
         """Raises SetupError with the likeliest remedy when pip gives up."""
         command = [str(self._python), "-m", "pip", "install", "--no-input", *arguments]
-        _say(f"installing {arguments[-1]} (the first time takes minutes)")
+        _say(f"installing {arguments[-1]}")
         begin = time.monotonic()
         lines: list[str] = []
         process = subprocess.Popen(
