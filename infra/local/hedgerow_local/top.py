@@ -21,14 +21,13 @@ _WAIT_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one service said, and when (monotonic seconds)."""
+    """What one service said, and when (monotonic seconds). `data` is of its own making."""
 
     at_s: float
     id: str
     role: str
     requests: int
     errors: int
-    busy_ns: int
     data: Mapping[str, Any]
 
 
@@ -68,33 +67,53 @@ def read(reply: Mapping[str, Any], at_s: float) -> Sample:
         str((reply.get("metadata") or {}).get("role", "?")),
         int(first.get("num_requests") or 0),
         int(first.get("num_errors") or 0),
-        int(first.get("processing_time") or 0),
         first.get("data") or {},
     )
 
 
 def render(now: Mapping[str, Sample], before: Mapping[str, Sample], url: str) -> Group:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("ROLE", "ID"):
-        table.add_column(column)
-    for column in ("REQ/S", "ERRORS", "MEAN MS", "TOTAL"):
-        table.add_column(column, justify="right")
-    table.add_column("FIGURES", overflow="fold")
-    for one in sorted(now.values(), key=lambda s: (s.role, s.id)):
-        table.add_row(one.role, one.id, *_rates(one, before.get(one.id)), _figures(one.data))
+    """Rates are since `before`; waiting and running times are of the worker's last 1,024 chunks."""
     workers = sum(one.role == "worker" for one in now.values())
     head = Text(f"hedgerow on {url}: {len(now) - workers} gateway(s), {workers} worker(s)")
-    return Group(head, table) if now else Group(head, Text("nobody answers: is it running?"))
+    if not now:
+        return Group(head, Text("nobody answers: is it running?"))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("ROLE", "ID", "REQ/S", "ERRORS", "TOK/S", "WAITING", "BATCH"):
+        table.add_column(column, justify="left" if column in ("ROLE", "ID") else "right")
+    for column in ("WAIT MS p50/p99", "RUN MS p50/p99"):
+        table.add_column(column, justify="right")
+    table.add_column("MODELS", overflow="fold")
+    for one in sorted(now.values(), key=lambda s: (s.role, s.id)):
+        table.add_row(one.role, one.id, *_row(one, before.get(one.id)))
+    return Group(head, table)
 
 
-def _rates(one: Sample, before: Sample | None) -> tuple[str, str, str, str]:
-    seconds = one.at_s - before.at_s if before else 0.0
-    since = one.requests - before.requests if before else 0
-    rate = f"{since / seconds:.1f}" if seconds > 0 else "-"
-    mean = f"{one.busy_ns / one.requests / 1e6:.2f}" if one.requests else "-"
-    return rate, str(one.errors), mean, str(one.requests)
+def _row(one: Sample, before: Sample | None) -> list[str]:
+    if one.role != "worker":
+        return [_rate(one, before, one.requests, "requests"), str(one.errors), *[""] * 6]
+    tokens, batches = one.data.get("tokens", 0), one.data.get("batches", 0)
+    return [
+        _rate(one, before, one.requests, "requests"),
+        str(one.errors),
+        _rate(one, before, tokens, "tokens"),
+        f"{one.data.get('backlog_tokens', 0)} tok",
+        f"{tokens / batches:.0f} tok" if batches else "-",
+        *(
+            f"{one.data.get(f'{name}_p50', 0.0):.1f} / {one.data.get(f'{name}_p99', 0.0):.1f}"
+            for name in ("queue_ms", "compute_ms")
+        ),
+        ", ".join(_model(alias, model) for alias, model in one.data.get("models", {}).items()),
+    ]
 
 
-def _figures(data: Mapping[str, Any]) -> str:
-    numbers = {k: v for k, v in data.items() if isinstance(v, (int, float)) and v}
-    return "  ".join(f"{name} {value:g}" for name, value in sorted(numbers.items()))
+def _rate(one: Sample, before: Sample | None, count: float, name: str) -> str:
+    if before is None or one.at_s <= before.at_s:
+        return "-"
+    earlier = before.requests if name == "requests" else before.data.get(name, 0)
+    return f"{(count - earlier) / (one.at_s - before.at_s):.1f}"
+
+
+def _model(alias: str, model: Mapping[str, Any]) -> str:
+    engine: Mapping[str, Any] = model.get("engine") or {}
+    known = [str(engine[key]) for key in ("executor", "dtype") if key in engine]
+    return f"{alias} ({' '.join(known)})" if known else alias
