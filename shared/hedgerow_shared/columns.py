@@ -20,6 +20,9 @@ MAX_ROWS = 1 << 17
 _DTYPES = {name: np.dtype(name) for name in ("<f4", "<f2", "|i1", "|u1", "<i4")}
 
 
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
 def pack_rows(rows: list[Row]) -> tuple[list[dict[str, Any]], list[list[Any]]]:
     """(columns of the good rows, [index, error] of the bad ones)."""
     good = [row for row in rows if not isinstance(row, HedgerowError)]
@@ -44,7 +47,7 @@ def unpack_rows(count: Any, columns: Any, bad: Any) -> list[Row]:
 
 def _pack_column(arrays: tuple[Array, ...]) -> dict[str, Any]:
     first = arrays[0]
-    dtype = first.dtype.newbyteorder("<").str
+    dtype = _NAMES.get(first.dtype) or first.dtype.newbyteorder("<").str
     assert dtype in _DTYPES, f"{dtype} is not a type of the wire"
     if all(a.shape == first.shape for a in arrays):
         data = first if len(arrays) == 1 else np.stack(arrays)
@@ -108,4 +111,6 @@ def _lens(data: Any, rows: int) -> Array:
 
 
 def raw(array: Array, dtype: str) -> bytes:
-    return np.ascontiguousarray(array, dtype).tobytes()
+    # tobytes copies in C order whatever the strides; astype only where bytes must change.
+    wanted = _DTYPES[dtype]
+    return array.tobytes() if array.dtype == wanted else array.astype(wanted).tobytes()

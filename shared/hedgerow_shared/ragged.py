@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -103,7 +104,7 @@ class RaggedBatch:
     @property
     def seqlens(self) -> TokenIds:
         """int32 [num_seqs]: tokens of each sequence."""
-        return np.diff(self.cu_seqlens)
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     def sequence(self, index: int) -> TokenIds:
         """Token ids of one sequence, as a view."""
@@ -129,12 +130,15 @@ def check(batch: RaggedBatch) -> None:
     cu, n = batch.cu_seqlens, batch.num_seqs
     if batch.input_ids.ndim != 1 or cu.ndim != 1 or n < 1:
         raise BadChunkError("cu_seqlens needs at least two entries: the chunk holds no sequence")
-    if cu[0] != 0 or cu[-1] != batch.num_tokens:
+    # A list, because a differencing of int32 may wrap around and look positive, and because a
+    # worker comes here with cold caches, where every numpy call costs 10 us and more.
+    bounds: list[int] = cu.tolist()
+    if bounds[0] != 0 or bounds[-1] != batch.num_tokens:
         raise BadChunkError(
-            f"cu_seqlens runs from {cu[0]} to {cu[-1]}, but there are {batch.num_tokens} token ids"
+            f"cu_seqlens runs from {bounds[0]} to {bounds[-1]}, but there are "
+            f"{batch.num_tokens} token ids"
         )
-    # Not np.diff: a difference of two int32 may wrap around and look positive.
-    if np.any(cu[1:] <= cu[:-1]):
+    if any(b <= a for a, b in pairwise(bounds)):
         raise BadChunkError("cu_seqlens must rise at every step: a sequence is empty or negative")
     if len(batch.outputs) != n:
         raise BadChunkError(f"{len(batch.outputs)} outputs for {n} sequences")

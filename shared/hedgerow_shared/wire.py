@@ -9,20 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgpack
+import msgspec
 import numpy as np
 
 from hedgerow_shared.columns import pack_rows, raw, unpack_rows
 from hedgerow_shared.errors import BadChunkError, HedgerowError, from_wire, to_wire
-from hedgerow_shared.ragged import DTYPES, TASKS, Lane, OutputSpec, RaggedBatch, Row, check
+from hedgerow_shared.ragged import DType, Lane, OutputSpec, RaggedBatch, Row, Task, TokenIds, check
 
 VERSION = 1
 
 MAX_TEXT = 1024
 MAX_OUTPUTS = 32
 """Dimensions (or dtypes) one request may ask for at once."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+_Dimension = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +92,63 @@ def encode_chunk(chunk: Chunk) -> bytes:
     return _pack(body)
 
 
+class _Out(msgspec.Struct, frozen=True):
+    task: Task = "embed"
+    dtypes: Annotated[tuple[DType, ...], msgspec.Meta(min_length=1, max_length=MAX_OUTPUTS)] = (
+        "float32",
+    )
+    dims: Annotated[tuple[_Dimension, ...], msgspec.Meta(max_length=MAX_OUTPUTS)] = ()
+    norm: bool | None = None
+
+
+class _ChunkBody(msgspec.Struct, gc=False):
+    """A chunk's map, read and checked in one call.
+
+    A worker reads a chunk right after a forward pass has emptied the caches, where every Python
+    function and numpy call costs ten times its usual price: 176 us that way, 70 us this way.
+    """
+
+    v: Literal[1]
+    id: _Text
+    model: _Text
+    ttl_ms: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+    ids: bytes
+    cu: bytes
+    lane: Lane = Lane.QUERY
+    out: _Out = _Out()
+    pair: bytes = b""
+    prompt: bytes = b""
+    spans: bytes = b""
+    fp: _Text = ""
+    trace: _Text = ""
+
+
+_chunk_decoder = msgspec.msgpack.Decoder(_ChunkBody)
+_int32 = np.dtype("<i4")
+_no_ids: TokenIds = np.zeros(0, np.int32)
+_no_spans: TokenIds = np.zeros((0, 3), np.int32)
+_specs: dict[_Out, OutputSpec] = {}
+_MAX_SPECS = 1024
+
+
 def decode_chunk(data: bytes) -> Chunk:
     """Read a chunk. Raises BadChunkError for anything that is not one, saying what is wrong."""
-    body = _unpack(data)
-    spec = _spec(body.get("out", {}))
-    cu_seqlens = _ids(body, "cu")
+    try:
+        body = _chunk_decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        _unpack(data)  # names the version, or what is not msgpack, where that is the reason
+        raise BadChunkError(f"chunk not readable: {error!s:.200}") from None
+    cu_seqlens = _ids(body.cu, "cu")
     batch = RaggedBatch(
-        _ids(body, "ids"),
+        _ids(body.ids, "ids"),
         cu_seqlens,
-        (spec,) * max(cu_seqlens.shape[0] - 1, 0),
-        _ids(body, "pair", b""),
-        _ids(body, "prompt", b""),
-        _spans(body),
+        (_spec(body.out),) * max(cu_seqlens.shape[0] - 1, 0),
+        _ids(body.pair, "pair") if body.pair else _no_ids,
+        _ids(body.prompt, "prompt") if body.prompt else _no_ids,
+        _spans(body.spans) if body.spans else _no_spans,
     )
     check(batch)
-    return Chunk(
-        _text(body, "id"),
-        _text(body, "model"),
-        _lane(body.get("lane", 0)),
-        _number(body, "ttl_ms"),
-        batch,
-        _text(body, "fp", ""),
-        _text(body, "trace", ""),
-    )
+    return Chunk(body.id, body.model, body.lane, body.ttl_ms, batch, body.fp, body.trace)
 
 
 def encode_reply(reply: ChunkReply) -> bytes:
@@ -181,18 +219,30 @@ def _unpack(data: bytes) -> dict[str, Any]:
     return body
 
 
-def _ids(body: Mapping[str, Any], name: str, default: bytes | None = None) -> Any:
-    data = body.get(name, default)
-    if not isinstance(data, bytes) or len(data) % 4:
-        raise BadChunkError(f"{name!r} must be raw int32 bytes, found {_kind(data)}")
-    return np.frombuffer(data, "<i4")
+def _ids(data: bytes, name: str) -> TokenIds:
+    if len(data) % 4:
+        raise BadChunkError(f"{name!r} must be raw int32, found {len(data)} bytes")
+    return np.frombuffer(data, _int32)
 
 
-def _spans(body: Mapping[str, Any]) -> Any:
-    flat = _ids(body, "spans", b"")
+def _spans(data: bytes) -> TokenIds:
+    flat = _ids(data, "spans")
     if flat.size % 3:
         raise BadChunkError("'spans' must hold three int32 per span")
     return flat.reshape(-1, 3)
+
+
+def _spec(out: _Out) -> OutputSpec:
+    """One object for all chunks that want the same, so that batches compare specs by identity."""
+    spec = _specs.get(out)
+    if spec is None:
+        for name, values in (("dtypes", out.dtypes), ("dims", out.dims)):
+            if len(set(values)) != len(values):
+                raise BadChunkError(f"{name!r} in 'out' names one twice: {values!r:.80}")
+        if len(_specs) >= _MAX_SPECS:
+            _specs.clear()
+        spec = _specs[out] = OutputSpec(out.task, out.dtypes, out.dims, out.norm)
+    return spec
 
 
 def _text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -207,35 +257,6 @@ def _number(body: Mapping[str, Any], name: str, default: float | None = None) ->
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise BadChunkError(f"{name!r} must be a number from 0 up, found {value!r:.40}")
     return value
-
-
-def _lane(value: Any) -> Lane:
-    if type(value) is not int or not 0 <= value < len(Lane):
-        raise BadChunkError(f"'lane' must be 0 to {len(Lane) - 1}, found {value!r:.40}")
-    return Lane(value)
-
-
-def _spec(body: Any) -> OutputSpec:
-    if not isinstance(body, dict):
-        raise BadChunkError(f"'out' must be a map, found {_kind(body)}")
-    task, norm = body.get("task", "embed"), body.get("norm")
-    dtypes, dims = body.get("dtypes", ["float32"]), body.get("dims", [])
-    if task not in TASKS:
-        raise BadChunkError(f"unknown task in 'out': {task!r:.40}")
-    if not _distinct(dtypes, 1) or any(d not in DTYPES for d in dtypes):
-        raise BadChunkError(f"'dtypes' in 'out' must be of {', '.join(DTYPES)}: {dtypes!r:.80}")
-    if not _distinct(dims, 0) or any(type(d) is not int or not 0 < d < 1 << 31 for d in dims):
-        raise BadChunkError(f"bad 'dims' in 'out': {dims!r:.80}")
-    if norm is not None and not isinstance(norm, bool):
-        raise BadChunkError(f"bad 'norm' in 'out': {norm!r:.40}")
-    return OutputSpec(task, tuple(dtypes), tuple(dims), norm)
-
-
-def _distinct(values: Any, least: int) -> bool:
-    """True for a short list of different values, at least `least` of them."""
-    if not isinstance(values, list) or not least <= len(values) <= MAX_OUTPUTS:
-        return False
-    return all(v not in values[:i] for i, v in enumerate(values))
 
 
 def _kind(value: Any) -> str:
