@@ -75,9 +75,20 @@ def join(parts: Sequence[Encoded]) -> Encoded:
         cu_seqlens,
         np.concatenate([part.seen for part in parts]),
         np.concatenate([part.at_least for part in parts]),
-        np.concatenate([part.pair_start for part in parts]),
-        np.concatenate([part.prompt_len for part in parts]),
+        _offsets([part.pair_start for part in parts], parts),
+        _offsets([part.prompt_len for part in parts], parts),
     )
+
+
+def _offsets(arrays: Sequence[TokenIds], parts: Sequence[Encoded]) -> TokenIds:
+    """Join per-sequence offsets; a part without any has 0 for each of its sequences."""
+    if not any(array.size for array in arrays):
+        return _no_ids()
+    filled = [
+        array if array.size else np.zeros(part.num_seqs, np.int32)
+        for array, part in zip(arrays, parts, strict=True)
+    ]
+    return np.concatenate(filled)
 
 
 def from_ids(sequences: Sequence[Sequence[int]], limit: int) -> Encoded:

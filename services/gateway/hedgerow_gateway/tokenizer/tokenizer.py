@@ -59,8 +59,8 @@ class Tokenizer:
         """Encode (first, second) for each second text, as the model's pair template says."""
         head = self.encoder.encode([first])[0]
         at_least = np.zeros(len(seconds), np.bool_)
-        budget = max(limit - self.specials.pair, 2)
         # A second text longer than the whole budget is cut to fit whatever the first one takes.
+        budget = max(limit - self.specials.pair, 2)
         ids, cu = self._bare(seconds, budget if truncate == "end" else 0, at_least)
         return self.pair_ids(head, ids, cu, limit=limit, truncate=truncate, at_least=at_least)
 

@@ -1,0 +1,59 @@
+"""Errors on their way out: bodies, headers, and requests of which only some rows failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hedgerow_shared.errors import HedgerowError, RetryableError, RowError, to_public
+from hedgerow_shared.ragged import Row
+
+
+class RowsFailedError(RowError):
+    """Some rows failed and the caller did not ask for the others alone."""
+
+    def __init__(self, failed: Sequence[tuple[int, HedgerowError]], total: int, field: str) -> None:
+        index, first = failed[0]
+        super().__init__(
+            f"{len(failed)} of {total} failed; the first is {field}[{index}]: {first.message}; "
+            "with the header Hedgerow-Partial: true the others are returned",
+            param=f"{field}[{index}]",
+        )
+        self.failed = failed
+
+
+def check_rows(rows: Sequence[Row], *, partial: bool, field: str = "input") -> None:
+    """Raise unless the answer may be given: no row failed, or the caller takes partial ones.
+
+    field: what the rows are called in the request
+    """
+    failed = [(i, row) for i, row in enumerate(rows) if isinstance(row, HedgerowError)]
+    if not failed or (partial and len(failed) < len(rows)):
+        return
+    if partial and isinstance(failed[0][1], RetryableError):
+        raise failed[0][1]
+    raise RowsFailedError(failed, len(rows), field)
+
+
+def row_error(index: int, error: HedgerowError) -> dict[str, Any]:
+    """One entry of `errors`."""
+    return {"index": index, "code": error.code, "message": error.message}
+
+
+def error_body(error: HedgerowError) -> dict[str, Any]:
+    """What a caller sees of an error, over HTTP and NATS alike."""
+    body = to_public(error)
+    if isinstance(error, RowsFailedError):
+        body["errors"] = [row_error(i, e) for i, e in error.failed]
+    return body
+
+
+def retry_headers(error: HedgerowError) -> Mapping[str, str]:
+    """When to come back: whole seconds for everybody, milliseconds for those who read them."""
+    if not isinstance(error, RetryableError):
+        return {"x-should-retry": "false"} if error.status >= 500 else {}
+    return {
+        "Retry-After": str(max(1, math.ceil(error.retry_after_s))),
+        "retry-after-ms": str(math.ceil(error.retry_after_s * 1e3)),
+    }

@@ -1,0 +1,120 @@
+"""One POST route: read the body, serve it, answer in the same form; errors become bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from aiohttp import web
+
+from hedgerow_gateway.bodies import CONTENT_TYPES, Form, decode, encode, form_of
+from hedgerow_gateway.call import Call, read_call
+from hedgerow_gateway.failures import error_body, retry_headers
+from hedgerow_gateway.limits import Gate
+from hedgerow_gateway.metrics import Metrics
+from hedgerow_shared.errors import BadInputError, HedgerowError, TooLargeError
+
+_log = logging.getLogger("hedgerow.http")
+
+_ONE_WRITE_BYTES = 256 * 1024
+
+Serve = Callable[[Mapping[str, Any], Call], Awaitable[tuple[str, list[bytes]]]]
+HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HttpFront:
+    """Makes aiohttp handlers out of use cases. `draining` closes connections after each answer."""
+
+    def __init__(
+        self, gate: Gate, metrics: Metrics, gateway_id: str, *, ttl_s: float, max_ttl_s: float
+    ) -> None:
+        self._gate, self._metrics = gate, metrics
+        self._ttl_s, self._max_ttl_s = ttl_s, max_ttl_s
+        self._ids = (f"{gateway_id}-{n:x}" for n in itertools.count(1))
+        self.draining = False
+
+    def post(self, route: str, serve: Serve) -> HttpHandler:
+        """A handler for POST `route`."""
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            began_s = perf_counter()
+            size, form, model, code = request.content_length or 0, "json", "", "ok"
+            entered = False
+            try:
+                self._gate.enter(size)
+                entered = True
+                data = await _read(request, self._gate.max_body_bytes)
+                form = form_of(data, request.headers.get("Content-Type"))
+                call = read_call(
+                    request.headers, form, ttl_s=self._ttl_s, max_ttl_s=self._max_ttl_s
+                )
+                model, pieces = await serve(decode(data, form), call)
+                return await self._answer(request, pieces, form)
+            except HedgerowError as error:
+                code = error.code
+                return self.refuse(error, form)
+            except asyncio.CancelledError:
+                code = "cancelled"
+                raise
+            except Exception:  # noqa: BLE001 - outermost: a bug costs one request and tells nothing
+                code = HedgerowError.code
+                _log.exception("http: %s failed", route)
+                return self.refuse(HedgerowError("internal error; the server's log has it"), form)
+            finally:
+                if entered:
+                    self._gate.leave(size)
+                self._metrics.request("http", route, model, code, perf_counter() - began_s)
+
+        return handler
+
+    def refuse(self, error: HedgerowError, form: Form = "json") -> web.Response:
+        """The answer to an error."""
+        headers = {**self._headers(form), **retry_headers(error)}
+        body = encode(error_body(error), form)
+        return self._closing(web.Response(status=error.status, body=body, headers=headers))
+
+    def reply(self, body: Mapping[str, Any], status: int = 200) -> web.Response:
+        """A small JSON answer."""
+        headers = self._headers("json")
+        response = web.Response(status=status, body=encode(body, "json"), headers=headers)
+        return self._closing(response)
+
+    async def _answer(
+        self, request: web.Request, pieces: Sequence[bytes], form: Form
+    ) -> web.StreamResponse:
+        size = sum(map(len, pieces))
+        if size <= _ONE_WRITE_BYTES:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            return self._closing(web.Response(body=body, headers=self._headers(form)))
+        response = web.StreamResponse(headers=self._headers(form))
+        response.content_length = size
+        self._closing(response)
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    def _headers(self, form: Form) -> dict[str, str]:
+        return {"Content-Type": CONTENT_TYPES[form], "x-request-id": next(self._ids)}
+
+    def _closing(self, response: Any) -> Any:
+        if self.draining:
+            response.force_close()
+        return response
+
+
+async def _read(request: web.Request, limit: int) -> bytes:
+    """The whole body, decompressed; never more than `limit` bytes of it."""
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise TooLargeError(
+            f"the body is larger than {limit} bytes (--max-body-bytes): send fewer inputs at a time"
+        ) from None
+    except (web.HTTPBadRequest, ValueError) as error:
+        raise BadInputError(f"the body could not be read: {type(error).__name__}") from None

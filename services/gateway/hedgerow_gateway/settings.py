@@ -1,0 +1,114 @@
+"""Every switch of a gateway process, with the line `--help` prints for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from hedgerow_gateway.dispatch import DispatchOptions
+from hedgerow_gateway.schema import Rules
+from hedgerow_shared.bus import BusOptions
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Filled by `hedgerow_shared.config.load`: flag > environment > file > default."""
+
+    model: tuple[str, ...] = ()
+    max_seq_len: tuple[str, ...] = ()
+    token_ids: Literal["off", "native"] = "off"
+    gateway_id: str = ""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    reuse_port: bool = False
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_user: str = ""
+    nats_password: str = ""
+    nats_credentials: str = ""
+    nats_tls_ca: str = ""
+    nats_tls_cert: str = ""
+    nats_tls_key: str = ""
+    nats_inbox_prefix: str = "_INBOX"
+
+    ttl_s: Seconds = 30.0
+    max_ttl_s: Seconds = 600.0
+    max_body_bytes: Count = 64 * 1024 * 1024
+    max_inputs: Count = 8192
+    max_inflight_requests: Count = 4096
+    max_inflight_bytes: Count = 256 * 1024 * 1024
+    tokenize_threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    attempt_floor_s: Seconds = 1.0
+    attempt_unknown_s: Seconds = 10.0
+    window_tokens: Count = 16_384
+    fleet_poll_s: Seconds = 2.0
+
+    drain_s: Seconds = 30.0
+    drain_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    die_with_parent: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = False
+
+    __help__: ClassVar[Mapping[str, str]] = {
+        "model": "ALIAS=WHERE: a folder, an installed package or a hub id; repeatable",
+        "max_seq_len": "N or ALIAS=N: longest sequence in tokens; the model's card decides else",
+        "token_ids": "native: take token ids of this very model as input; off: refuse them",
+        "gateway_id": "this gateway's name on the bus; random if empty",
+        "host": "address to listen on",
+        "port": "port to listen on; 0 takes a free one",
+        "reuse_port": "share the port with other gateways (SO_REUSEPORT)",
+        "nats_url": "where the bus is; several servers with commas",
+        "nats_user": "user on the bus",
+        "nats_password": "its password; better in HEDGEROW_NATS_PASSWORD",
+        "nats_credentials": "a .creds file",
+        "nats_tls_ca": "PEM file of the authority that signed the bus's certificate",
+        "nats_tls_cert": "PEM file of our certificate",
+        "nats_tls_key": "PEM file of its key",
+        "nats_inbox_prefix": "where replies to this gateway go; must begin with _INBOX",
+        "ttl_s": "time a request may take when its caller names none (Hedgerow-Ttl-Ms)",
+        "max_ttl_s": "the longest time a caller may name",
+        "max_body_bytes": "larger request bodies are answered 413",
+        "max_inputs": "texts or documents in one request",
+        "max_inflight_requests": "requests at once; more are answered 429",
+        "max_inflight_bytes": "bytes of request bodies at once; more are answered 429",
+        "tokenize_threads": "threads for large texts; 0 = cores - 1",
+        "attempt_floor_s": "a silent worker is given this long at least before another is asked",
+        "attempt_unknown_s": "the same before anything is known of this model's latency",
+        "window_tokens": "tokens of one request in flight, for each worker of its model",
+        "fleet_poll_s": "how often workers are looked for",
+        "drain_s": "after SIGTERM: time to finish what was accepted",
+        "drain_delay_s": "after SIGTERM: keep accepting this long while /health/ready says 503",
+        "die_with_parent": "drain when the process that started this one ends",
+        "log_level": "debug, info, warning or error",
+        "log_json": "log one JSON object per line",
+    }
+
+    def bus_options(self, gateway_id: str) -> BusOptions:
+        return BusOptions(
+            url=self.nats_url,
+            name=f"hedgerow-gateway-{gateway_id}",
+            user=self.nats_user,
+            password=self.nats_password,
+            credentials=self.nats_credentials,
+            tls_ca=self.nats_tls_ca,
+            tls_cert=self.nats_tls_cert,
+            tls_key=self.nats_tls_key,
+            inbox_prefix=self.nats_inbox_prefix,
+        )
+
+    def dispatch_options(self) -> DispatchOptions:
+        return DispatchOptions(
+            attempt_floor_s=self.attempt_floor_s,
+            attempt_unknown_s=self.attempt_unknown_s,
+            window_tokens=self.window_tokens,
+        )
+
+    def rules(self) -> Rules:
+        return Rules(native_ids=self.token_ids == "native", max_inputs=self.max_inputs)
