@@ -25,8 +25,13 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 def pack_rows(rows: list[Row]) -> tuple[list[dict[str, Any]], list[list[Any]]]:
     """(columns of the good rows, [index, error] of the bad ones)."""
-    good = [row for row in rows if not isinstance(row, HedgerowError)]
-    bad = [[i, to_wire(row)] for i, row in enumerate(rows) if isinstance(row, HedgerowError)]
+    good: list[tuple[Array, ...]] = []
+    bad: list[list[Any]] = []
+    for i, row in enumerate(rows):
+        if isinstance(row, HedgerowError):
+            bad.append([i, to_wire(row)])
+        else:
+            good.append(row)
     return [_pack_column(column) for column in zip(*good, strict=True)], bad
 
 
@@ -49,7 +54,7 @@ def _pack_column(arrays: tuple[Array, ...]) -> dict[str, Any]:
     first = arrays[0]
     dtype = _NAMES.get(first.dtype) or first.dtype.newbyteorder("<").str
     assert dtype in _DTYPES, f"{dtype} is not a type of the wire"
-    if all(a.shape == first.shape for a in arrays):
+    if len(arrays) == 1 or all(a.shape == first.shape for a in arrays):
         data = first if len(arrays) == 1 else np.stack(arrays)
         return {"t": dtype, "s": list(first.shape), "d": raw(data, dtype)}
     lens = np.array([a.shape[0] for a in arrays], np.int32)

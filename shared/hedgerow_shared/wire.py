@@ -89,7 +89,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
         body["fp"] = chunk.fingerprint
     if chunk.trace:
         body["trace"] = chunk.trace
-    return _pack(body)
+    return _encode(body)
 
 
 class _Out(msgspec.Struct, frozen=True):
@@ -123,6 +123,7 @@ class _ChunkBody(msgspec.Struct, gc=False):
     trace: _Text = ""
 
 
+_encode = msgspec.msgpack.Encoder().encode
 _chunk_decoder = msgspec.msgpack.Decoder(_ChunkBody)
 _int32 = np.dtype("<i4")
 _no_ids: TokenIds = np.zeros(0, np.int32)
@@ -166,7 +167,7 @@ def encode_reply(reply: ChunkReply) -> bytes:
     else:
         body["n"] = len(reply.rows)
         body["out"], body["bad"] = pack_rows(reply.rows)
-    return _pack(body)
+    return _encode(body)
 
 
 def decode_reply(data: bytes) -> ChunkReply:
@@ -190,7 +191,7 @@ def decode_reply(data: bytes) -> ChunkReply:
 
 def encode_cancel(ids: list[str]) -> bytes:
     """The body of `hedgerow.worker.<id>.cancel`: chunks whose caller went away."""
-    return _pack({"v": VERSION, "ids": ids})
+    return _encode({"v": VERSION, "ids": ids})
 
 
 def decode_cancel(data: bytes) -> list[str]:
@@ -199,12 +200,6 @@ def decode_cancel(data: bytes) -> list[str]:
     if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
         raise BadChunkError("'ids' must be a list of chunk ids")
     return ids
-
-
-def _pack(body: dict[str, Any]) -> bytes:
-    packed = msgpack.packb(body)
-    assert packed is not None, "packb returns bytes unless given a stream"
-    return packed
 
 
 def _unpack(data: bytes) -> dict[str, Any]:
