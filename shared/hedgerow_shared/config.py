@@ -87,6 +87,9 @@ def _is_tuple(hint: Any) -> bool:
 
 
 def _as_flag(message: str) -> str:
-    """msgspec says "... - at `$.port`"; people typed `--port`."""
+    """msgspec says "... - at `$.port`" or "... field `port`"; people typed `--port`."""
     text, _, path = message.partition(" - at `$.")
-    return f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else message
+    if path:
+        return f"--{path.rstrip('`').replace('_', '-')}: {text}"
+    text, missing, name = message.partition("missing required field `")
+    return f"--{name.rstrip('`').replace('_', '-')}: is required" if missing else message

@@ -16,8 +16,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hedgerow_shared.errors import StartupError
+from hedgerow_shared.jsonfile import JsonObject, read_list
 
-ModuleKind = Literal["transformer", "pooling", "dense", "normalize", "logit_score"]
+ModuleKind = Literal[
+    "transformer",
+    "pooling",
+    "dense",
+    "normalize",
+    "logit_score",
+    "quantize",
+    "splade",
+    "token_mask",
+]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
 
 _MODULE_KINDS: dict[str, ModuleKind] = {
@@ -26,8 +36,12 @@ _MODULE_KINDS: dict[str, ModuleKind] = {
     "Dense": "dense",
     "Normalize": "normalize",
     "LogitScore": "logit_score",
+    "FlexibleQuantizer": "quantize",
+    "MLMTransformer": "transformer",
+    "SpladePooling": "splade",
+    "MultiVectorMask": "token_mask",
 }
-_NEEDS_NO_FILES = {"normalize"}
+_NEEDS_NO_FILES = {"normalize", "quantize", "splade", "token_mask"}
 _LEGACY_POOLING: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -44,6 +58,7 @@ _POOLING_NAMES: dict[str, PoolingMode] = {
     "weightedmean": "weightedmean",
     "lasttoken": "lasttoken",
 }
+_COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _SBERT_FILES = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -120,35 +135,36 @@ class ModelCard:
 
 def read_card(folder: Path, *, max_seq_len: int | None = None) -> ModelCard:
     """Read a model folder. Raises StartupError naming the file and the key that is wrong."""
-    config = _json(folder / "config.json")
+    config = JsonObject.read(folder / "config.json")
+    st = JsonObject.read(folder / "config_sentence_transformers.json", optional=True)
+    sbert_file = next((f for f in _SBERT_FILES if (folder / f).is_file()), _SBERT_FILES[0])
+    sbert = JsonObject.read(folder / sbert_file, optional=True)
     modules = _modules(folder)
-    pooling_module = next((m for m in modules if m.kind == "pooling"), None)
-    st = _json(folder / "config_sentence_transformers.json", missing={})
-    sbert = next((_json(folder / f) for f in _SBERT_FILES if (folder / f).is_file()), {})
-    text_config = config.get("text_config", config)
-    hidden = _int(text_config, "hidden_size", folder, alternatives=("n_embd", "d_model"))
-    labels = _labels(config, modules)
+    text_config = config.section("text_config")
+    hidden = text_config.whole("hidden_size", "n_embd", "d_model", "dim")
+    architecture = (*config.texts("architectures"), "")[0]
+    labels = _labels(config, architecture, modules)
     card = ModelCard(
         folder=folder,
-        model_type=str(config.get("model_type", "")),
-        architecture=str((config.get("architectures") or [""])[0]),
-        config=config,
+        model_type=config.maybe_text("model_type") or "",
+        architecture=architecture,
+        config=config.values,
         modules=modules,
-        pooling=_pooling(pooling_module),
+        pooling=_pooling(next((m for m in modules if m.kind == "pooling"), None)),
         normalize=any(m.kind == "normalize" for m in modules),
         hidden_size=hidden,
-        vocab_size=_int(text_config, "vocab_size", folder),
+        vocab_size=text_config.whole("vocab_size"),
         dimension=_dimension(hidden, modules, labels),
-        max_positions=_max_positions(text_config, folder),
+        max_positions=_max_positions(text_config),
         max_seq_len=0,
         num_labels=len(labels),
         labels=labels,
-        prompts={k: v for k, v in (st.get("prompts") or {}).items() if isinstance(v, str)},
-        default_prompt=st.get("default_prompt_name"),
-        do_lower_case=bool(sbert.get("do_lower_case", False)),
-        matryoshka=tuple(config.get("matryoshka_dimensions") or ()),
+        prompts={k: v for k, v in st.mapping("prompts").items() if isinstance(v, str)},
+        default_prompt=st.maybe_text("default_prompt_name"),
+        do_lower_case=sbert.flag("do_lower_case", False),
+        matryoshka=config.wholes("matryoshka_dimensions"),
     )
-    return replace(card, max_seq_len=_limit(card, sbert.get("max_seq_length"), max_seq_len))
+    return replace(card, max_seq_len=_limit(card, sbert.maybe_whole("max_seq_length"), max_seq_len))
 
 
 def _limit(card: ModelCard, from_card: int | None, asked: int | None) -> int:
@@ -162,21 +178,23 @@ def _limit(card: ModelCard, from_card: int | None, asked: int | None) -> int:
 
 
 def _modules(folder: Path) -> tuple[Module, ...]:
-    listed = _json(folder / "modules.json", missing=[])
     modules: list[Module] = []
-    for entry in listed:
-        name = str(entry.get("type", "")).rsplit(".", 1)[-1]
-        kind = _MODULE_KINDS.get(name)
+    for entry in read_list(folder / "modules.json"):
+        type_name = entry.maybe_text("type") or ""
+        kind = _MODULE_KINDS.get(type_name.rsplit(".", 1)[-1])
         if kind is None:
             raise StartupError(
-                f"{folder / 'modules.json'}: module type {entry.get('type')!r} is not supported "
+                f"{entry.file}: module type {type_name!r} is not supported "
                 f"(supported: {', '.join(_MODULE_KINDS)})"
             )
-        where = folder / str(entry.get("path", ""))
-        if kind == "transformer" or kind in _NEEDS_NO_FILES:
-            config = _json(where / "config.json", missing={}) if kind != "transformer" else {}
-        else:
-            config = _json(where / "config.json")
+        path = Path(entry.maybe_text("path") or "")
+        if path.is_absolute() or ".." in path.parts:
+            raise StartupError(f"{entry.file}: path {str(path)!r} leads out of the model's folder")
+        where = folder / path
+        config: Mapping[str, Any] = {}
+        if kind != "transformer":
+            optional = kind in _NEEDS_NO_FILES
+            config = JsonObject.read(where / "config.json", optional=optional).values
         modules.append(Module(kind, where, config))
     return tuple(modules)
 
@@ -184,21 +202,20 @@ def _modules(folder: Path) -> tuple[Module, ...]:
 def _pooling(module: Module | None) -> Pooling:
     if module is None:
         return Pooling()
-    config, file = module.config, module.folder / "config.json"
-    include_prompt = bool(config.get("include_prompt", True))
-    if "pooling_mode" in config:
-        names = config["pooling_mode"]
-        names = [names] if isinstance(names, str) else list(names)
+    config = JsonObject(module.folder / "config.json", module.config)
+    include_prompt = config.flag("include_prompt", True)
+    if "pooling_mode" in config.values:
+        names = config.texts("pooling_mode")
         unknown = [n for n in names if n not in _POOLING_NAMES]
         modes: tuple[PoolingMode, ...] = tuple(
             _POOLING_NAMES[n] for n in names if n in _POOLING_NAMES
         )
     else:
-        on = [k for k, v in config.items() if k.startswith("pooling_mode_") and v]
+        on = [k for k, v in config.values.items() if k.startswith("pooling_mode_") and v]
         unknown = [k for k in on if k not in _LEGACY_POOLING]
         modes = tuple(mode for key, mode in _LEGACY_POOLING.items() if key in on)
     if unknown or not modes:
-        raise StartupError(f"{file}: pooling {unknown or 'none'} is not supported")
+        raise StartupError(f"{config.file}: pooling {unknown or 'none'} is not supported")
     return Pooling(modes, include_prompt)
 
 
@@ -210,49 +227,30 @@ def _dimension(hidden: int, modules: tuple[Module, ...], labels: tuple[str, ...]
         if module.kind == "pooling":
             width = hidden * len(_pooling(module).modes)
         if module.kind == "dense":
-            width = _int(module.config, "out_features", module.folder)
+            width = JsonObject(module.folder / "config.json", module.config).whole("out_features")
     return width
 
 
-def _labels(config: Mapping[str, Any], modules: tuple[Module, ...]) -> tuple[str, ...]:
-    architecture = str((config.get("architectures") or [""])[0])
+def _labels(config: JsonObject, architecture: str, modules: tuple[Module, ...]) -> tuple[str, ...]:
     if any(m.kind == "logit_score" for m in modules):
         return ("yes",)
     if not architecture.endswith("ForSequenceClassification"):
         return ()
-    id2label = config.get("id2label")
-    if isinstance(id2label, dict) and id2label:
+    id2label = config.mapping("id2label")
+    if any(not key.isdecimal() for key in id2label):
+        raise config.wrong("id2label", "an object with numbers as keys")
+    if id2label:
         return tuple(str(id2label[k]) for k in sorted(id2label, key=int))
-    return tuple(f"LABEL_{i}" for i in range(int(config.get("num_labels", 2))))
+    return tuple(f"LABEL_{i}" for i in range(config.maybe_whole("num_labels") or 2))
 
 
-def _max_positions(config: Mapping[str, Any], folder: Path) -> int:
+def _max_positions(config: JsonObject) -> int:
     for key in ("max_position_embeddings", "max_trained_positions", "n_positions"):
-        if key in config:
-            positions = _int(config, key, folder)
+        if key in config.values:
+            positions = config.whole(key)
             # RoBERTa counts positions from pad_token_id + 1, so that many rows are never used.
-            if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-                positions -= int(config.get("pad_token_id", 1)) + 1
+            if config.values.get("model_type") in _COUNT_FROM_PADDING:
+                padding = config.values.get("pad_token_id")
+                positions -= (padding if isinstance(padding, int) else 1) + 1
             return positions
-    raise StartupError(f"{folder / 'config.json'}: no max_position_embeddings")
-
-
-def _int(
-    config: Mapping[str, Any], key: str, folder: Path, *, alternatives: tuple[str, ...] = ()
-) -> int:
-    for name in (key, *alternatives):
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    raise StartupError(f"{folder / 'config.json'}: {key} must be a positive whole number")
-
-
-def _json(file: Path, *, missing: Any = None) -> Any:
-    try:
-        return json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        if missing is not None:
-            return missing
-        raise StartupError(f"{file}: missing; is this a Hugging Face model folder?") from None
-    except (ValueError, OSError) as error:
-        raise StartupError(f"{file}: not readable as JSON ({error})") from None
+    raise StartupError(f"{config.file}: no max_position_embeddings")
