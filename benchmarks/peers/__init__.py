@@ -1,0 +1,1 @@
+"""Other people's engines and servers, each in a virtual environment of its own."""
