@@ -6,10 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 
 from hedgerow_shared.bus import Bus, BusOptions
 
+LOOPS = {"asyncio": asyncio.DefaultEventLoopPolicy, "uvloop": uvloop.EventLoopPolicy}
 Connect = Callable[..., Awaitable[Bus]]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests with a real connection run on both event loops: services run on uvloop."""
+    if "connect" in metafunc.fixturenames or "start_nats" in metafunc.fixturenames:
+        metafunc.fixturenames.append("event_loop_policy")
+        metafunc.parametrize(
+            "event_loop_policy", [p() for p in LOOPS.values()], ids=list(LOOPS), indirect=False
+        )
 
 
 @pytest.fixture
