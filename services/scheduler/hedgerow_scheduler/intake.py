@@ -166,8 +166,9 @@ def reply_bytes(chunk: Chunk, dimension: int) -> int:
     if chunk.output.task == "multivector":
         rows = batch.num_tokens
     elif chunk.output.task == "embed":
-        split = len(set(batch.spans[:, 0].tolist()))
-        rows = batch.num_seqs - split + batch.spans.shape[0]
+        rows = batch.num_seqs
+        if batch.spans.shape[0]:
+            rows += batch.spans.shape[0] - len(set(batch.spans[:, 0].tolist()))
     else:
         return 0
     return rows * chunk.output.row_bytes(dimension)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -53,7 +54,8 @@ def hold(
     chunk: Chunk, deliver: Deliver, *, arrived_s: float, expires_s: float, quadratic: float
 ) -> Held:
     """A chunk that was accepted, ready for the packer."""
-    seqlens: list[int] = chunk.batch.seqlens.tolist()
+    bounds: list[int] = chunk.batch.cu_seqlens.tolist()
+    seqlens = [stop - start for start, stop in pairwise(bounds)]
     costs = costs_of(seqlens, quadratic)
     count = len(seqlens)
     return Held(
