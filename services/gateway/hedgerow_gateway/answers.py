@@ -45,6 +45,16 @@ def embed_json(answer: EmbedAnswer) -> Iterator[bytes]:
     request, rows = answer.request, answer.rows
     per_row = request.width * (11 if request.encoding == "float" else 6) + 60
     step = max(1, _PIECE_BYTES // per_row)
+    head = {"model": request.model.alias, "usage": usage(answer.encoded), **_errors(rows)}
+    if len(rows) <= min(step, _REPORTS_PER_PIECE):
+        body = {
+            "object": "list",
+            "data": [_item(i, row, request.encoding) for i, row in enumerate(rows)],
+            **head,
+            "hedgerow": hedgerow(answer.encoded, request.prompt.name, answer.fingerprint),
+        }
+        yield orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return
     yield b'{"object":"list","data":['
     for start in range(0, len(rows), step):
         items = [
@@ -53,7 +63,6 @@ def embed_json(answer: EmbedAnswer) -> Iterator[bytes]:
         ]
         piece = orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         yield piece if start == 0 else b"," + piece
-    head = {"model": request.model.alias, "usage": usage(answer.encoded), **_errors(rows)}
     yield b"]," + orjson.dumps(head)[1:-1] + b',"hedgerow":{"inputs":['
     for start in range(0, len(rows), _REPORTS_PER_PIECE):
         piece = orjson.dumps(reports(answer.encoded, start, start + _REPORTS_PER_PIECE))[1:-1]

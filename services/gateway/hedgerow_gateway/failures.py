@@ -6,7 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hedgerow_shared.errors import HedgerowError, RetryableError, RowError, to_public
+from hedgerow_shared.errors import (
+    BadInputError,
+    HedgerowError,
+    RetryableError,
+    RowError,
+    to_public,
+)
 from hedgerow_shared.ragged import Row
 
 
@@ -41,9 +47,19 @@ def row_error(index: int, error: HedgerowError) -> dict[str, Any]:
     return {"index": index, "code": error.code, "message": error.message}
 
 
+def headline(error: HedgerowError) -> str:
+    """The message that stands alone: the first wrong field, and how many more there are."""
+    if not isinstance(error, BadInputError):
+        return error.message
+    first, more = error.problems[0], len(error.problems) - 1
+    where = f"{first.param}: " if first.param else ""
+    return f"{where}{first.message}" + (f" (and {more} more, see detail)" if more else "")
+
+
 def error_body(error: HedgerowError) -> dict[str, Any]:
     """What a caller sees of an error, over HTTP and NATS alike."""
     body = to_public(error)
+    body["error"]["message"] = headline(error)
     if isinstance(error, RowsFailedError):
         body["errors"] = [row_error(i, e) for i, e in error.failed]
     return body

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hedgerow_gateway.figures import Counts, Spread
 from hedgerow_gateway.fleet import Fleet
 
 _SECONDS = (
@@ -23,57 +24,43 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
+        self._requests = Counts(
             "hedgerow_requests",
             "Requests answered, by transport, route, model and error code (ok: none)",
             ("transport", "route", "model", "code"),
-            registry=self.registry,
         )
-        self._seconds = Histogram(
+        self._seconds = Spread(
             "hedgerow_request_seconds",
-            "From the whole body read to the answer encoded",
+            "From the first byte of the request read to the answer handed to the socket",
             ("transport", "route", "model"),
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
         )
-        self._stages = Histogram(
+        self._stages = Spread(
             "hedgerow_stage_seconds",
-            "Parts of a request: tokenize, bus, queue and forward (slowest chunk), encode",
+            "Parts of a request: tokenize, bus, and of its slowest chunk queue and forward",
             ("stage",),
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
         )
-        self._tokens = Counter(
-            "hedgerow_tokens", "Tokens sent to workers", ("model",), registry=self.registry
-        )
-        self._input_tokens = Histogram(
-            "hedgerow_request_tokens",
-            "Tokens of a request",
-            ("model",),
-            buckets=_TOKENS,
-            registry=self.registry,
-        )
-        self._truncated = Counter(
-            "hedgerow_truncated_inputs", "Inputs cut to fit", ("model",), registry=self.registry
-        )
-        self._children: dict[tuple[str, ...], Any] = {}
+        self._tokens = Counts("hedgerow_tokens", "Tokens sent to workers", ("model",))
+        self._sizes = Spread("hedgerow_request_tokens", "Tokens of a request", ("model",), _TOKENS)
+        self._cut = Counts("hedgerow_truncated_inputs", "Inputs cut to fit", ("model",))
+        for collector in (
+            self._requests, self._seconds, self._stages, self._tokens, self._sizes, self._cut,
+        ):  # fmt: skip
+            self.registry.register(collector)
 
-    def request(
-        self, transport: str, route: str, model: str, code: str, seconds: float | None
-    ) -> None:
-        """seconds: None for a request refused before its body was read."""
-        self._child(self._requests, transport, route, model, code).inc()
-        if seconds is not None:
-            self._child(self._seconds, transport, route, model).observe(seconds)
+    def request(self, transport: str, route: str, model: str, code: str, seconds: float) -> None:
+        self._requests.add((transport, route, model, code))
+        self._seconds.add((transport, route, model), seconds)
 
     def stage(self, name: str, seconds: float) -> None:
-        self._child(self._stages, name).observe(seconds)
+        self._stages.add((name,), seconds)
 
     def tokens(self, model: str, count: int, truncated: int) -> None:
-        self._child(self._tokens, model).inc(count)
-        self._child(self._input_tokens, model).observe(count)
+        self._tokens.add((model,), count)
+        self._sizes.add((model,), count)
         if truncated:
-            self._child(self._truncated, model).inc(truncated)
+            self._cut.add((model,), truncated)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -82,14 +69,6 @@ class Metrics:
         """Export the fleet's own figures, and `own` gauges of this gateway by name."""
         self.registry.register(_FleetFigures(fleet))
         self.registry.register(_OwnFigures(own))
-
-    def _child(self, metric: Any, *labels: str) -> Any:
-        # labels() takes a lock and builds a tuple each time; there are few combinations.
-        key = (metric._name, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(*labels)
-        return child
 
 
 class _OwnFigures(Collector):

@@ -45,7 +45,7 @@ class Encoded:
     @property
     def used(self) -> TokenIds:
         """int32 [n]: tokens that go to the model."""
-        return np.diff(self.cu_seqlens)
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     def batch(self, start: int, stop: int, output: OutputSpec) -> RaggedBatch:
         """Sequences start..stop-1 as a batch of their own (views where possible)."""

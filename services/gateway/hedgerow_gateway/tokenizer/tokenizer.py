@@ -37,6 +37,10 @@ class Tokenizer:
         With "none" nothing is cut and the caller compares `seen` with the limit.
         """
         budget = max(limit - self.specials.single, 1)
+        if len(texts) == 1 and not prompt and len(texts[0]) < 2 * budget:
+            short = self._short(texts, limit)
+            if short is not None:
+                return short
         if prompt:
             texts = [prompt + text for text in texts]
         prompt_ids = int(self.encoder.encode([prompt])[1][-1]) if prompt else 0
@@ -52,6 +56,17 @@ class Tokenizer:
             prompt_len = np.minimum(np.int32(prompt_ids + self.specials.prefix.shape[0]), most)
             prompt_len = np.maximum(prompt_len, 0).astype(np.int32)
         return Encoded(ids, cu, seen, at_least, prompt_len=prompt_len)
+
+    def _short(self, texts: Sequence[str], limit: int) -> Encoded | None:
+        """One short text, as queries are, without the array work of the general case; None
+        when it does not fit after all (a character can be several tokens)."""
+        specials = self.specials
+        ids = np.concatenate((specials.prefix, self.encoder.encode(texts)[0], specials.suffix))
+        count = ids.shape[0]
+        if count > limit:
+            return None
+        cu, seen = np.array((0, count), np.int32), np.array((count,), np.int32)
+        return Encoded(ids, cu, seen, np.zeros(1, np.bool_))
 
     def encode_pairs(
         self, first: str, seconds: Sequence[str], *, limit: int, truncate: Truncate = "end"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from hedgerow_gateway.tokenizer.unigram.layout import (
@@ -22,12 +23,10 @@ from hedgerow_gateway.tokenizer.unigram.memory import (
     store_i64,
     store_u8,
 )
-from hedgerow_gateway.tokenizer.unigram.words import emit_word, flush, settle
-
 _LENGTH = int(Cell.LENGTH) * 8
 _PENDING = int(Cell.PENDING) * 8
 _STRIP = int(Cell.STRIP) * 8
-_SEVERAL = int(Cell.SEVERAL) * 8
+_LAST_MARK = int(Cell.LAST_MARK) * 8
 _CAPACITY = int(Cell.CAPACITY) * 8
 _CUT, _GROW = int(Status.CUT), int(Status.GROW)
 _COPY, _REPLACE = int(Action.COPY), int(Action.REPLACE)
@@ -35,10 +34,11 @@ _SPACE, _MARK, _HOLD = int(Action.SPACE), int(Action.MARK), int(Action.HOLD)
 _B = int(Pipeline.B)
 _BOUNDARY = 0xFF
 _SHORT = 6
+_NO = np.int64(0)
 _VALUE = 1 << 31
 
 
-@njit(cache=True, nogil=True)
+@njit
 def decode(source: Any, at: int) -> Any:
     """(code point, bytes) of the UTF-8 character at `at`."""
     c = load_u8(source, at)
@@ -52,56 +52,56 @@ def decode(source: Any, at: int) -> Any:
     return (c & 7) << 18 | low << 6 | load_u8(source, at + 3) & 63, 4
 
 
-@njit(cache=True, nogil=True)
+@njit
 def property_of(tables: Any, t: Any, point: int) -> int:
     """The entry of PROPS for a code point."""
     page = load_u32(tables, t.pages + ((point >> 7) << 2))
     return load_u32(tables, t.props + ((page << 7 | point & 127) << 2))
 
 
-@njit(cache=True, nogil=True)
+@njit
 def one_cluster(
-    tables: Any, t: Any, scratch: Any, out: Any, source: Any, at: int, end: int, more: bool
+    tables: Any, t: Any, scratch: Any, source: Any, at: int, end: int, more: int
 ) -> int:
     """Normalize the cluster that starts at `at`; return where it ends, or minus a Status."""
     point, width = decode(source, at)
     entry = property_of(tables, t, point)
     after = at + width
     if after >= end:
-        if more:
+        if more != 0:
             return -_CUT
     elif entry & 31 != 0 or load_u8(source, after) >= 128:
         following, _ = decode(source, after)
         kind = property_of(tables, t, following) & 31
         if load_u8(tables, t.step + ((entry & 31) << 5 | kind)) != _BOUNDARY:
-            return _long_cluster(tables, t, scratch, out, source, at, end, more)
-    write_char(tables, t, scratch, out, source, at, width, entry)
+            return _long_cluster(tables, t, scratch, source, at, end, more)
+    write_char(tables, t, scratch, source, at, width, entry)
     return after
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _long_cluster(
-    tables: Any, t: Any, scratch: Any, out: Any, source: Any, at: int, end: int, more: bool
+    tables: Any, t: Any, scratch: Any, source: Any, at: int, end: int, more: int
 ) -> int:
     stop = _cluster_end(tables, t, source, at, end)
-    if stop >= end and more:
+    if stop >= end and more != 0:
         return -_CUT
     if stop - at < _SHORT:
         found = _shortest_key(tables, t, source, at, stop)
         if found >= 0:
-            _write_replacement(tables, t, scratch, out, found)
+            _write_replacement(tables, t, scratch, found)
             return stop
     limit = load_i64(scratch, _CAPACITY) - t.growth
     while at < stop:
         if load_i64(scratch, _LENGTH) >= limit:
             return -_GROW
         point, width = decode(source, at)
-        write_char(tables, t, scratch, out, source, at, width, property_of(tables, t, point))
+        write_char(tables, t, scratch, source, at, width, property_of(tables, t, point))
         at += width
     return stop
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _cluster_end(tables: Any, t: Any, source: Any, at: int, end: int) -> int:
     point, width = decode(source, at)
     state = property_of(tables, t, point) & 31
@@ -116,7 +116,7 @@ def _cluster_end(tables: Any, t: Any, source: Any, at: int, end: int) -> int:
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _shortest_key(tables: Any, t: Any, source: Any, at: int, stop: int) -> int:
     """Replacement of the shortest prefix of source[at:stop] that is a key, or -1."""
     unit = load_u32(tables, t.units)
@@ -138,73 +138,60 @@ def _shortest_key(tables: Any, t: Any, source: Any, at: int, stop: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def write_char(
-    tables: Any, t: Any, scratch: Any, out: Any, source: Any, at: int, width: int, entry: int
+    tables: Any, t: Any, scratch: Any, source: Any, at: int, width: int, entry: int
 ) -> None:
     """Write one character that stands alone, as its entry says."""
     action = (entry >> 5) & 7
     if action == _SPACE:
         store_i64(scratch, _PENDING, SPACE_PENDING)
     elif action == _REPLACE:
-        _write_replacement(tables, t, scratch, out, entry >> 8)
+        _write_replacement(tables, t, scratch, entry >> 8)
     elif action == _MARK:
-        _write_mark(tables, t, scratch, out)
+        _write_mark(t, scratch)
     else:
-        if load_i64(scratch, _PENDING) != NOT_PENDING or action == _HOLD:
-            _open(tables, t, scratch, out, action == _HOLD)
-        elif load_i64(scratch, _STRIP) >= 0:
-            _open(tables, t, scratch, out, False)
-        length = load_i64(scratch, _LENGTH)
+        length = _open(scratch, np.int64(action == _HOLD))
         for k in range(width):
             store_u8(scratch, BUFFER_AT + length + k, load_u8(source, at + k))
         store_i64(scratch, _LENGTH, length + width)
 
 
-@njit(cache=True, nogil=True)
-def _open(tables: Any, t: Any, scratch: Any, out: Any, hold: bool) -> None:
-    """Get the buffer ready for a visible character, or for white space on `hold`.
+@njit
+def _open(scratch: Any, hold: int) -> int:
+    """Start a word if a space is pending; return the buffer's length.
 
-    White space at the very end of the text will be stripped (pipeline C), so words that end in
-    it stay in the buffer until something visible follows.
+    hold: 1 when white space follows, which is stripped if it turns out to end the text (pipeline C)
     """
-    strip = load_i64(scratch, _STRIP)
-    pending = load_i64(scratch, _PENDING) != NOT_PENDING
-    if not hold and strip >= 0:
-        store_i64(scratch, _STRIP, -1)
-        if load_i64(scratch, _SEVERAL) != 0 and not pending:
-            settle(tables, t, scratch, out)
     length = load_i64(scratch, _LENGTH)
-    if pending and length > 0:
-        if hold and strip >= 0:
-            store_i64(scratch, _SEVERAL, 1)
-        else:
-            flush(tables, t, scratch, out)
-            length = 0
-    if hold and strip < 0:
+    if hold == 0:
+        store_i64(scratch, _STRIP, -1)
+    elif load_i64(scratch, _STRIP) < 0:
         store_i64(scratch, _STRIP, length)
-    if pending:
-        store_u8(scratch, BUFFER_AT + length, 32)
-        store_i64(scratch, _LENGTH, length + 1)
+    if load_i64(scratch, _PENDING) != NOT_PENDING:
         store_i64(scratch, _PENDING, NOT_PENDING)
+        store_i64(scratch, _LAST_MARK, length)
+        store_u8(scratch, BUFFER_AT + length, 32)
+        length += 1
+    return length
 
 
-@njit(cache=True, nogil=True)
-def _write_mark(tables: Any, t: Any, scratch: Any, out: Any) -> None:
+@njit
+def _write_mark(t: Any, scratch: Any) -> None:
     """Write U+2581 from the text: it starts a word, alone if a space stood before it."""
-    pending = load_i64(scratch, _PENDING)
-    if load_i64(scratch, _LENGTH) > 0:
-        flush(tables, t, scratch, out)
+    length = load_i64(scratch, _LENGTH)
+    if load_i64(scratch, _PENDING) == SPACE_PENDING and t.pipeline != _B:
+        store_u8(scratch, BUFFER_AT + length, 32)
+        length += 1
+    store_u8(scratch, BUFFER_AT + length, 32)
+    store_i64(scratch, _LAST_MARK, length)
+    store_i64(scratch, _LENGTH, length + 1)
     store_i64(scratch, _STRIP, -1)
-    store_u8(scratch, BUFFER_AT, 32)
-    if pending == SPACE_PENDING and t.pipeline != _B:
-        emit_word(tables, t, scratch, out, 0, 1)
-    store_i64(scratch, _LENGTH, 1)
     store_i64(scratch, _PENDING, NOT_PENDING)
 
 
-@njit(cache=True, nogil=True)
-def _write_replacement(tables: Any, t: Any, scratch: Any, out: Any, at: int) -> None:
+@njit
+def _write_replacement(tables: Any, t: Any, scratch: Any, at: int) -> None:
     """Write a recoded replacement: 32 = space, 1 = word mark, 2 = filler, 0 = end."""
     at += t.blob
     byte = load_u8(tables, at)
@@ -212,11 +199,9 @@ def _write_replacement(tables: Any, t: Any, scratch: Any, out: Any, at: int) -> 
         if byte == 32:
             store_i64(scratch, _PENDING, SPACE_PENDING)
         elif byte == 1:
-            _write_mark(tables, t, scratch, out)
+            _write_mark(t, scratch)
         elif byte != 2:
-            if load_i64(scratch, _PENDING) != NOT_PENDING or load_i64(scratch, _STRIP) >= 0:
-                _open(tables, t, scratch, out, False)
-            length = load_i64(scratch, _LENGTH)
+            length = _open(scratch, _NO)
             store_u8(scratch, BUFFER_AT + length, byte)
             store_i64(scratch, _LENGTH, length + 1)
         at += 1

@@ -78,12 +78,13 @@ class Cell(IntEnum):
     LENGTH = 1  # bytes in the word buffer
     PENDING = 2
     STRIP = 3  # where trailing white space begins in the buffer, -1 = it does not end so
-    SEVERAL = 4  # the buffer may hold more than one word
+    LAST_MARK = 4  # where the last word begins in the buffer
     CONTINUED = 5  # the buffer starts inside a word whose beginning is already emitted
     CARRY = 6  # float64: score at the buffer's start
     LAST_UNK = 7  # the word's last emitted id is UNK
     CAPACITY = 8  # bytes the word buffer may hold
-    SOFT = 9  # length at which a long word is worked off
+    SOFT = 9  # length at which complete words are emitted
+    LONG = 10  # length at which an incomplete word is worked off
 
 
 NOT_PENDING, SPACE_PENDING, START_PENDING = 0, 1, 2
@@ -100,7 +101,8 @@ PADDING = 64
 MAX_KEY_BYTES = 23
 MAX_PIECE_BYTES = 127
 UNK_NODE = (1 << 25) - 1
-SOFT_BYTES = 4096
+DRAIN_BYTES = 512
+LONG_BYTES = 4096
 
 
 def scratch_bytes(capacity: int) -> int:

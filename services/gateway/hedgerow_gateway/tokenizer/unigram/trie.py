@@ -41,14 +41,14 @@ def _build(text: Any, bounds: Any, slots: int) -> Any:
     parent = np.full(slots, _NO_PARENT, np.uint32)
     leaf = np.full(slots, -1, np.int32)
     taken = np.zeros(slots // 64 + 16, np.uint64)
-    queue = np.empty((slots, 4), np.int64)
-    queue[0] = (0, bounds.shape[0] - 1, 0, 0)
+    queue = np.empty((text.shape[0] + 2, 4), np.int64)
+    queue[0, 0], queue[0, 1], queue[0, 2], queue[0, 3] = 0, bounds.shape[0] - 1, 0, 0
     parent[0], taken[0] = _NO_PARENT - 1, _ONE
-    bytes_, starts, stops = (np.empty(256, np.int64) for _ in range(3))
+    labels, starts, stops = np.empty(256, np.int64), np.empty(256, np.int64), np.empty(256, np.int64)
     search_from = np.zeros(257, np.int64)
     head, tail, used = 0, 1, 1
     while head < tail:
-        low, high, depth, slot = queue[head]
+        low, high, depth, slot = queue[head, 0], queue[head, 1], queue[head, 2], queue[head, 3]
         head += 1
         if bounds[low + 1] - bounds[low] == depth:
             leaf[slot] = low
@@ -60,22 +60,23 @@ def _build(text: Any, bounds: Any, slots: int) -> Any:
             byte, last = text[bounds[at] + depth], at
             while last < high and text[bounds[last] + depth] == byte:
                 last += 1
-            bytes_[count], starts[count], stops[count] = byte, at, last
+            labels[count], starts[count], stops[count] = byte, at, last
             count += 1
             at = last
-        found = _free_base(taken, bytes_, count, search_from)
+        found = _free_base(taken, labels, count, search_from)
         base[slot] = found
         for k in range(count):
-            child = found + bytes_[k]
+            child = found + labels[k]
             parent[child] = slot
             taken[child >> 6] |= _ONE << np.uint64(child & 63)
             used = max(used, child + 1)
-            queue[tail] = (starts[k], stops[k], depth + 1, child)
+            queue[tail, 0], queue[tail, 1] = starts[k], stops[k]
+            queue[tail, 2], queue[tail, 3] = depth + 1, child
             tail += 1
     return base, parent, leaf, used + 256
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _free_base(taken: Any, labels: Any, count: int, search_from: Any) -> int:
     full, word, tries = ~np.uint64(0), search_from[count], 0
     while True:

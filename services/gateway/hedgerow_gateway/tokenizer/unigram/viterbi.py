@@ -40,13 +40,13 @@ _COUNT = int(Cell.COUNT) * 8
 _LAST_UNK = int(Cell.LAST_UNK) * 8
 
 
-@njit(cache=True, nogil=True)
+@njit
 def steps_at(scratch: Any) -> int:
     """Byte offset of the steps: uint32 per buffer position, node << 7 | bytes of the piece."""
     return BUFFER_AT + load_i64(scratch, _CAPACITY) + PADDING
 
 
-@njit(cache=True, nogil=True)
+@njit
 def char_bytes(first: int) -> int:
     """Length of the UTF-8 character that starts with this byte."""
     if first < 0x80:
@@ -56,7 +56,7 @@ def char_bytes(first: int) -> int:
     return 3 if first < 0xF0 else 4
 
 
-@njit(cache=True, nogil=True)
+@njit
 def best_path(
     tables: Any, t: Any, scratch: Any, start: int, stop: int, carry: float, last_split: int
 ) -> Any:
@@ -116,7 +116,7 @@ def best_path(
     return close, split, split_score
 
 
-@njit(cache=True, nogil=True)
+@njit
 def emit_path(tables: Any, t: Any, scratch: Any, out: Any, start: int, stop: int) -> None:
     """Write the ids of the best split of buffer[start:stop]; those that do not fit are dropped.
 

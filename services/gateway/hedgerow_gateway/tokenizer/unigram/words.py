@@ -19,7 +19,7 @@ from hedgerow_gateway.tokenizer.unigram.layout import (
     CACHE_SLOTS,
     CACHED_IDS,
     MAX_KEY_BYTES,
-    SOFT_BYTES,
+    LONG_BYTES,
     Cell,
     Field,
 )
@@ -39,11 +39,11 @@ from hedgerow_gateway.tokenizer.unigram.viterbi import best_path, emit_path
 
 _COUNT = int(Cell.COUNT) * 8
 _LENGTH = int(Cell.LENGTH) * 8
-_SEVERAL = int(Cell.SEVERAL) * 8
+_LAST_MARK = int(Cell.LAST_MARK) * 8
 _CONTINUED = int(Cell.CONTINUED) * 8
 _CARRY = int(Cell.CARRY) * 8
 _LAST_UNK = int(Cell.LAST_UNK) * 8
-_SOFT = int(Cell.SOFT) * 8
+_LONG = int(Cell.LONG) * 8
 
 _PAGES, _PROPS, _STEP = int(Field.PAGES) * 8, int(Field.PROPS) * 8, int(Field.STEP) * 8
 _UNITS, _NUM_UNITS = int(Field.UNITS) * 8, int(Field.NUM_UNITS) * 8
@@ -56,6 +56,9 @@ _PIPELINE, _PLAIN = int(Field.PIPELINE) * 8, int(Field.PLAIN_ASCII) * 8
 _ROOT_BASE = int(Field.ROOT_BASE) * 8
 
 _ONE = np.uint64(1)
+# As numpy integers these are typed int64; a plain 0 would compile another copy of the callee.
+_ZERO, _ONE_INT = np.int64(0), np.int64(1)
+_NO_SCORE = 0.0
 _MIX0 = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xC2B2AE3D27D4EB4F)
 _MIX2 = np.uint64(0x165667B19E3779F9)
@@ -88,7 +91,7 @@ class Consts(NamedTuple):
     root_base: int
 
 
-@njit(cache=True, nogil=True)
+@njit
 def open_tables(tables: Any) -> Any:
     """Read the header."""
     return Consts(
@@ -114,7 +117,7 @@ def open_tables(tables: Any) -> Any:
     )
 
 
-@njit(cache=True, nogil=True)
+@njit
 def low_bytes(word: Any, count: int) -> Any:
     """The lowest `count` bytes of a uint64."""
     if count >= 8:
@@ -122,7 +125,7 @@ def low_bytes(word: Any, count: int) -> Any:
     return word & ((_ONE << np.uint64(8 * count)) - _ONE)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def key_of(memory: Any, at: int, size: int, first: int) -> Any:
     """Three uint64 that name `size` <= 23 bytes; reads up to 24 bytes behind `at`.
 
@@ -136,14 +139,14 @@ def key_of(memory: Any, at: int, size: int, first: int) -> Any:
     return k0, k1, k2 | np.uint64(size + first * _FIRST) << _SIZE_SHIFT
 
 
-@njit(cache=True, nogil=True)
+@njit
 def hash_of(k0: Any, k1: Any, k2: Any) -> Any:
     """A uint64 whose high and low bits are both well mixed."""
     mixed = (k0 ^ (k1 * _MIX1) ^ (k2 * _MIX2)) * _MIX0
     return (mixed ^ (mixed >> _HALF)) * _MIX1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def find_slot(tables: Any, t: Any, k0: Any, k1: Any, k2: Any, mixed: Any) -> int:
     """Id of the piece with this key, or -1."""
     at = np.int64(mixed >> np.uint64(t.slot_shift))
@@ -157,7 +160,7 @@ def find_slot(tables: Any, t: Any, k0: Any, k1: Any, k2: Any, mixed: Any) -> int
         at = (at + 1) & t.slot_mask
 
 
-@njit(cache=True, nogil=True)
+@njit
 def emit_one(t: Any, scratch: Any, out: Any, found: int) -> None:
     """Append an id that is not UNK."""
     count = load_i64(scratch, _COUNT)
@@ -167,7 +170,7 @@ def emit_one(t: Any, scratch: Any, out: Any, found: int) -> None:
     store_i64(scratch, _LAST_UNK, 0)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _recall(t: Any, scratch: Any, out: Any, slot: int) -> None:
     """Append the ids of a remembered split."""
     number = load_u32(scratch, slot + 24)
@@ -185,7 +188,7 @@ def _recall(t: Any, scratch: Any, out: Any, slot: int) -> None:
     store_i64(scratch, _LAST_UNK, 1 if found == t.unk_id else 0)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _remember(
     scratch: Any, out: Any, slot: int, k0: Any, k1: Any, k2: Any, start: int
 ) -> None:
@@ -201,7 +204,7 @@ def _remember(
         store_u32(scratch, slot + 28 + (k << 2), load_u32(out, (start + k) << 2))
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _segment(
     tables: Any, t: Any, scratch: Any, out: Any, start: int, stop: int, first: int, look: bool
 ) -> bool:
@@ -229,7 +232,7 @@ def _segment(
         ):
             _recall(t, scratch, out, slot)
             return True
-    close, _, _ = best_path(tables, t, scratch, start, stop, 0.0, -1)
+    close, _, _ = best_path(tables, t, scratch, start, stop, _NO_SCORE, -_ONE_INT)
     if close and first == 0:
         return False
     before, fused = load_i64(scratch, _COUNT), load_i64(scratch, _LAST_UNK)
@@ -239,7 +242,7 @@ def _segment(
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _next_cut(tables: Any, t: Any, scratch: Any, at: int, stop: int) -> int:
     """The first position > at where no piece spans the two bytes around it, else `stop`."""
     before = min(load_u8(scratch, BUFFER_AT + at), 128)
@@ -254,12 +257,12 @@ def _next_cut(tables: Any, t: Any, scratch: Any, at: int, stop: int) -> int:
     return stop
 
 
-@njit(cache=True, nogil=True)
+@njit
 def emit_word(tables: Any, t: Any, scratch: Any, out: Any, start: int, stop: int) -> None:
     """Emit the word buffer[start:stop], which starts with its mark."""
     store_i64(scratch, _LAST_UNK, 0)
     if stop - start - 1 <= MAX_KEY_BYTES:
-        k0, k1, k2 = key_of(scratch, BUFFER_AT + start + 1, stop - start - 1, 1)
+        k0, k1, k2 = key_of(scratch, BUFFER_AT + start + 1, stop - start - 1, _ONE_INT)
         found = find_slot(tables, t, k0, k1, k2, hash_of(k0, k1, k2))
         if found >= 0:
             emit_one(t, scratch, out, found)
@@ -267,11 +270,11 @@ def emit_word(tables: Any, t: Any, scratch: Any, out: Any, start: int, stop: int
     split_word(tables, t, scratch, out, start, stop)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def split_word(tables: Any, t: Any, scratch: Any, out: Any, start: int, stop: int) -> None:
     """Emit a word that is no piece of its own."""
     count = load_i64(scratch, _COUNT)
-    if stop - start <= SOFT_BYTES:
+    if stop - start <= LONG_BYTES:
         at, end = start, _next_cut(tables, t, scratch, min(start + 1, stop - 1), stop)
         whole = end == stop
         while _segment(
@@ -282,77 +285,61 @@ def split_word(tables: Any, t: Any, scratch: Any, out: Any, start: int, stop: in
             at, end = end, _next_cut(tables, t, scratch, end, stop)
     store_i64(scratch, _COUNT, count)
     store_i64(scratch, _LAST_UNK, 0)
-    best_path(tables, t, scratch, start, stop, 0.0, -1)
+    best_path(tables, t, scratch, start, stop, _NO_SCORE, -_ONE_INT)
     emit_path(tables, t, scratch, out, start, stop)
 
 
-@njit(cache=True, nogil=True)
-def next_mark(scratch: Any, at: int, stop: int) -> int:
-    """Position of the first word mark in buffer[at:stop], else `stop`."""
-    while at < stop and load_u8(scratch, BUFFER_AT + at) != 32:
-        at += 1
-    return at
-
-
-@njit(cache=True, nogil=True)
-def flush(tables: Any, t: Any, scratch: Any, out: Any) -> None:
-    """Emit everything in the buffer and empty it."""
-    length, start = load_i64(scratch, _LENGTH), 0
-    several = load_i64(scratch, _SEVERAL) != 0
-    if load_i64(scratch, _CONTINUED) != 0:
-        start = next_mark(scratch, 0, length) if several else length
-        best_path(tables, t, scratch, 0, start, load_f64(scratch, _CARRY), -1)
-        emit_path(tables, t, scratch, out, 0, start)
+@njit
+def drain(tables: Any, t: Any, scratch: Any, out: Any, final: int) -> None:
+    """Emit the complete words of the buffer (all of it when `final` is 1) and move the rest up."""
+    length, start = load_i64(scratch, _LENGTH), _ZERO
+    stop = length if final != 0 else load_i64(scratch, _LAST_MARK)
+    if stop > 0 and load_i64(scratch, _CONTINUED) != 0:
+        start = _next_mark(scratch, _ZERO, stop)
+        best_path(tables, t, scratch, _ZERO, start, load_f64(scratch, _CARRY), -_ONE_INT)
+        emit_path(tables, t, scratch, out, _ZERO, start)
         store_i64(scratch, _CONTINUED, 0)
-    while start < length:
-        stop = next_mark(scratch, start + 1, length) if several else length
-        emit_word(tables, t, scratch, out, start, stop)
-        start = stop
-    store_i64(scratch, _LENGTH, 0)
-    store_i64(scratch, _SEVERAL, 0)
+    while start < stop:
+        end = _next_mark(scratch, start + 1, stop)
+        emit_word(tables, t, scratch, out, start, end)
+        start = end
+    _move(scratch, stop, length)
 
 
-@njit(cache=True, nogil=True)
-def settle(tables: Any, t: Any, scratch: Any, out: Any) -> None:
-    """Emit all words of the buffer but the last, which is still growing."""
-    length, last = load_i64(scratch, _LENGTH), -1
-    for at in range(1, length):
-        if load_u8(scratch, BUFFER_AT + at) == 32:
-            last = at
-    store_i64(scratch, _SEVERAL, 0)
-    if last < 0:
-        return
-    store_i64(scratch, _LENGTH, last)
-    store_i64(scratch, _SEVERAL, 1)
-    flush(tables, t, scratch, out)
-    _move(scratch, last, length)
-
-
-@njit(cache=True, nogil=True)
+@njit
 def work_off(tables: Any, t: Any, scratch: Any, out: Any) -> None:
     """Emit the beginning of a long word, up to the last place that no piece can span.
 
     What follows cannot change it: every piece that starts before that place ends before it,
     whatever text comes. Without such a place the word is left to grow to twice its length.
     """
-    length, carry = load_i64(scratch, _LENGTH), 0.0
+    length, carry = load_i64(scratch, _LENGTH), _NO_SCORE
     if load_i64(scratch, _CONTINUED) != 0:
         carry = load_f64(scratch, _CARRY)
     else:
         store_i64(scratch, _LAST_UNK, 0)
-    _, split, score = best_path(tables, t, scratch, 0, length, carry, length - t.max_piece)
+    _, split, score = best_path(tables, t, scratch, _ZERO, length, carry, length - t.max_piece)
     if split > 0:
-        emit_path(tables, t, scratch, out, 0, split)
+        emit_path(tables, t, scratch, out, _ZERO, split)
         _move(scratch, split, length)
         store_i64(scratch, _CONTINUED, 1)
         store_f64(scratch, _CARRY, score)
         length -= split
-    store_i64(scratch, _SOFT, max(SOFT_BYTES, 2 * length))
+    store_i64(scratch, _LONG, max(LONG_BYTES, 2 * length))
 
 
-@njit(cache=True, nogil=True)
+@njit
+def _next_mark(scratch: Any, at: int, stop: int) -> int:
+    """Position of the first word mark in buffer[at:stop], else `stop`."""
+    while at < stop and load_u8(scratch, BUFFER_AT + at) != 32:
+        at += 1
+    return at
+
+
+@njit
 def _move(scratch: Any, start: int, stop: int) -> None:
     """Bring buffer[start:stop] to the front."""
     for at in range(start, stop):
         store_u8(scratch, BUFFER_AT + at - start, load_u8(scratch, BUFFER_AT + at))
     store_i64(scratch, _LENGTH, stop - start)
+    store_i64(scratch, _LAST_MARK, 0)
