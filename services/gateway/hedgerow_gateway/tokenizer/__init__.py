@@ -53,7 +53,8 @@ def choose(file: TokenizerFile, reference: HfEncoder, *, log: Log) -> Encoder:
 def _unigram(file: TokenizerFile, reference: HfEncoder, log: Log) -> Encoder | None:
     try:
         module = importlib.import_module("hedgerow_gateway.tokenizer.unigram")
-    except ImportError as error:
+        opener = module.open_unigram
+    except (ImportError, AttributeError) as error:
         log(f"unigram encoder not available ({error}); the tokenizers library serves")
         return None
-    return module.open_unigram(file, reference, log=log)
+    return opener(file, reference, log=log)
