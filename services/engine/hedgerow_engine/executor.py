@@ -32,6 +32,7 @@ class Pass:
     sparse_rows: float32 [num_seqs, vocab_size]
     token_weights: float32 [num_tokens], a sparse weight for each token of the batch
     token_vectors: float32 [num_tokens, dim], normalised; multi-vector
+    first_token: leading tokens of each sequence whose vectors are left out of its row
     """
 
     pooled: Floats | None = None
@@ -40,6 +41,7 @@ class Pass:
     sparse_rows: Floats | None = None
     token_weights: Floats | None = None
     token_vectors: Floats | None = None
+    first_token: int = 0
 
 
 class Pending(Protocol):

@@ -98,7 +98,7 @@ def load_engines(models: Sequence[ModelSpec], settings: EngineSettings, *, log: 
 
 def is_quantized(card: ModelCard) -> bool:
     """True for a model whose own last step rounds its vectors to int8 (pplx-embed)."""
-    return card.model_type.startswith("bidirectional_pplx")
+    return any(module.kind == "quantize" for module in card.modules)
 
 
 def _open_device(settings: EngineSettings, log: Log) -> Device:

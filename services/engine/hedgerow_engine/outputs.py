@@ -58,7 +58,8 @@ def cast(rows: Floats, dtype: DType, *, quantized: bool = False) -> Array:
     if dtype == "float16":
         return rows.astype(np.float16)
     if dtype == "binary":
-        return np.packbits(rows > 0, axis=1)
+        # A quantised -0.0 was a negative number: its sign decides, as in the model's own code.
+        return np.packbits(~np.signbit(rows) if quantized else rows > 0, axis=1)
     if quantized:
         return np.clip(np.rint(rows), -128, 127).astype(np.int8)
     peak = np.maximum(np.abs(rows).max(axis=1, keepdims=True), _TINY)
@@ -123,7 +124,8 @@ def _sparse(batch: RaggedBatch, answer: Pass, i: int) -> Row:
 
 def _multivector(batch: RaggedBatch, answer: Pass, spec: OutputSpec, i: int) -> Row:
     assert answer.token_vectors is not None, "the executor was not asked for token vectors"
-    own = answer.token_vectors[batch.cu_seqlens[i] : batch.cu_seqlens[i + 1]]
+    start = batch.cu_seqlens[i] + answer.first_token
+    own = answer.token_vectors[start : batch.cu_seqlens[i + 1]]
     if not np.isfinite(own).all():
         return _not_finite()
     row: list[Array] = []

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from hedgerow_engine.layers.opaque import opaque
 from hedgerow_engine.staging import Layout
 from hedgerow_shared.modelcard import PoolingMode
 
@@ -26,10 +26,9 @@ class Pooler(Protocol):
         ...
 
 
+@opaque
 def pool(hidden_states: Tensor, pooler: Pooler, mode: PoolingMode, slots: int) -> Tensor:
-    """`pooler.run` as one opaque call."""
-    if has_torch_function_unary(hidden_states):
-        return handle_torch_function(pool, (hidden_states,), hidden_states, pooler, mode, slots)
+    """`pooler.run` as one call of a plan."""
     return pooler.run(hidden_states, mode, slots)
 
 

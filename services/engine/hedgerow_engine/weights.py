@@ -26,6 +26,7 @@ PREFIXES = (
     "mpnet.",
     "distilbert.",
     "new.",
+    "gte.",
     "nomic_bert.",
     "language_model.",
     "model.language_model.",
@@ -50,6 +51,14 @@ class Weights:
         for file in weight_files(folder):
             tensors.update(read_safetensors(file))
         return cls(folder, tensors)
+
+    @classmethod
+    def open_linear(cls, file: Path) -> Weights:
+        """Map a file that holds one linear, under the names `linear.weight` and `linear.bias`."""
+        tensors = read_safetensors(file)
+        return cls(
+            file.parent, {"linear." + n.removeprefix("linear."): t for n, t in tensors.items()}
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -123,6 +132,12 @@ def joined(raws: Sequence[RawTensor]) -> RawTensor:
     return RawTensor(name, first.dtype, np.concatenate([r.data for r in raws]), first.file)
 
 
+def split(raw: RawTensor, parts: int) -> list[RawTensor]:
+    """A fused tensor cut into equal parts along its first axis: views."""
+    pieces = np.split(raw.data, parts)
+    return [RawTensor(f"{raw.name}[{i}]", raw.dtype, p, raw.file) for i, p in enumerate(pieces)]
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder, by its index where it has one."""
     index = folder / "model.safetensors.index.json"
@@ -133,7 +148,8 @@ def weight_files(folder: Path) -> list[Path]:
             raise StartupError(f"{index}: not a weight index; download it again") from None
         files = [folder / str(name) for name in names]
     else:
-        files = sorted(folder.glob("*.safetensors"))
+        single = folder / "model.safetensors"
+        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
         raise StartupError(_no_weights(folder))
     for file in files:

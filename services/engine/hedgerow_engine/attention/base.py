@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from hedgerow_engine.layers.opaque import opaque
 from hedgerow_engine.staging import Layout
 
 
@@ -58,6 +58,7 @@ class AttentionBackend(Protocol):
         ...
 
 
+@opaque
 def attend(
     q: Tensor,
     k: Tensor,
@@ -66,8 +67,5 @@ def attend(
     spec: AttentionSpec,
     bias: ScoreBias | None = None,
 ) -> Tensor:
-    """`backend.run` as one opaque call: a recorded plan repeats the call, not its insides,
-    because the lengths behind it are new at every step."""
-    if has_torch_function_unary(q):
-        return handle_torch_function(attend, (q, k, v), q, k, v, backend, spec, bias)
+    """`backend.run` as one call of a plan: the lengths behind it are new at every step."""
     return backend.run(q, k, v, spec, bias)

@@ -86,7 +86,7 @@ class PackedExecutor:
         """Stage, then run, record or replay; the answer is copied to the host before return."""
         layout, key = self._stage(batch, heads)
         outputs = self.graphs.run(key, batch.num_tokens)
-        return Ready(_to_host(outputs, layout))
+        return Ready(_to_host(outputs, layout, self._model.first_token))
 
     def warm(self, seconds: float) -> None:
         """Single sequences from 1 to 64 tokens, until the time is spent: oneDNN generates its
@@ -114,7 +114,7 @@ class PackedExecutor:
         return layout, Key(bucket, buckets.slots(layout.num_rows), heads)
 
 
-def _to_host(outputs: Outputs, layout: Layout) -> Pass:
+def _to_host(outputs: Outputs, layout: Layout, first_token: int) -> Pass:
     """Views of the outputs, cut to the real rows, per-token ones put back in batch order."""
     rows: dict[str, Floats] = {}
     for name, tensor in outputs.items():
@@ -123,7 +123,7 @@ def _to_host(outputs: Outputs, layout: Layout) -> Pass:
             rows[name] = array[_token_order(layout)]
         else:
             rows[name] = array[: layout.num_rows if name in ("pooled", "unit") else layout.num_seqs]
-    return Pass(**rows)
+    return Pass(**rows, first_token=first_token)
 
 
 def _token_order(layout: Layout) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hedgerow_engine.layers.opaque import opaque
 from hedgerow_engine.layers.ops import Activation, GatedLinear, Linear, Norm, activate
+from hedgerow_engine.layers.rotary import Rotation
 from hedgerow_engine.weightfile import RawTensor
 
 _ONEDNN: dict[Activation | None, tuple[str, str]] = {  # activation -> (post-op, algorithm)
@@ -85,9 +87,22 @@ class PackedOps:
             self._ready(weight), bias if bias is None else self._ready(bias), activation
         )
 
-    def gated_linear(self, gate: RawTensor, up: RawTensor, activation: Activation) -> GatedLinear:
-        first = self._linear(self._ready(gate), None, activation)
-        second = self._linear(self._ready(up), None, None)
+    def float_linear(
+        self, weight: RawTensor, bias: RawTensor | None, activation: Activation | None = None
+    ) -> Linear:
+        shift = None if bias is None else wrap(bias).float()
+        return PlainLinear(wrap(weight).float(), shift, activation)
+
+    def gated_linear(
+        self,
+        gate: RawTensor,
+        up: RawTensor,
+        activation: Activation,
+        biases: tuple[RawTensor, RawTensor] | None = None,
+    ) -> GatedLinear:
+        first_bias, second_bias = (self._ready(b) for b in biases) if biases else (None, None)
+        first = self._linear(self._ready(gate), first_bias, activation)
+        second = self._linear(self._ready(up), second_bias, None)
         return lambda x: second.times(x, first(x))
 
     def layer_norm(self, weight: RawTensor, bias: RawTensor | None, eps: float) -> Norm:
@@ -101,9 +116,10 @@ class PackedOps:
     def norm(self, norm: Norm, x: Tensor) -> Tensor:
         if norm.kind == "layer":
             return torch.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
-        return (wide * scale * norm.weight).to(x.dtype)
+        return _rms_norm(x, norm.weight, norm.eps)
+
+    def rotate(self, x: Tensor, rotation: Rotation, norm: Norm | None = None) -> Tensor:
+        return _rotate(self.norm(norm, x) if norm else x, rotation.cos, rotation.sin)
 
     def linear_add_norm(
         self, linear: Linear, x: Tensor, residual: Tensor, norm: Norm
@@ -114,6 +130,24 @@ class PackedOps:
     def _ready(self, weight: RawTensor | Tensor) -> Tensor:
         tensor = wrap(weight) if isinstance(weight, RawTensor) else weight
         return tensor.to(self.dtype).contiguous()
+
+
+@opaque
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """In float32 inside, as the models were trained."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = (length.square_().div_(x.shape[-1]) + eps).rsqrt_()
+    return (x * scale).mul_(weight).to(x.dtype)
+
+
+@opaque
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [num_tokens, heads, head_dim] turned by cos and sin [num_tokens, 1, head_dim]."""
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:].float(), sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(x[..., :half].float(), sin[..., half:])
+    return turned.to(x.dtype)
 
 
 def wrap(raw: RawTensor) -> Tensor:

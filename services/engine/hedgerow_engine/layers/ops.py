@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
+from hedgerow_engine.layers.rotary import Rotation
 from hedgerow_engine.weightfile import RawTensor
 
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid"]
@@ -95,8 +96,18 @@ class Ops(Protocol):
         """weight [out, in]; packed into whatever form the device multiplies fastest."""
         ...
 
+    def float_linear(
+        self, weight: RawTensor, bias: RawTensor | None, activation: Activation | None = None
+    ) -> Linear:
+        """For heads, which see one row per sequence: float32 in, float32 multiplied and out."""
+        ...
+
     def gated_linear(
-        self, gate: RawTensor, up: RawTensor, activation: Activation
+        self,
+        gate: RawTensor,
+        up: RawTensor,
+        activation: Activation,
+        biases: tuple[RawTensor, RawTensor] | None = None,
     ) -> GatedLinear: ...
 
     def layer_norm(self, weight: RawTensor, bias: RawTensor | None, eps: float) -> Norm: ...
@@ -106,6 +117,10 @@ class Ops(Protocol):
         ...
 
     def norm(self, norm: Norm, x: Tensor) -> Tensor: ...
+
+    def rotate(self, x: Tensor, rotation: Rotation, norm: Norm | None = None) -> Tensor:
+        """x [num_tokens, heads, head_dim], each head first normed where the model does so."""
+        ...
 
     def linear_add_norm(
         self, linear: Linear, x: Tensor, residual: Tensor, norm: Norm

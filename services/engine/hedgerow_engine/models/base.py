@@ -43,10 +43,14 @@ Head: TypeAlias = Callable[[Tensor, ModelInputs], dict[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An encoder with the heads its checkpoint has: one per task it offers."""
+    """An encoder with the heads its checkpoint has: one per task it offers.
+
+    first_token: tokens at the start of a sequence that give no vector of their own (BGE-M3: 1)
+    """
 
     encoder: Encoder
     heads: Mapping[Task, Head]
+    first_token: int = 0
 
     def run(self, inputs: ModelInputs, tasks: tuple[Task, ...]) -> dict[str, Tensor]:
         """One pass through the trunk, then every head that is asked for."""

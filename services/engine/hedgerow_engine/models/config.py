@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hedgerow_engine.layers.ops import Activation, activation_of
+from hedgerow_engine.layers.rotary import RopeParams
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
@@ -60,18 +61,64 @@ class Config:
 
     def heads(self) -> tuple[int, int, int]:
         """(num_heads, num_kv_heads, head_dim)."""
-        heads = self.integer("num_attention_heads", "n_head")
+        heads = self.integer("num_attention_heads", "n_head", "n_heads")
         kv = self.integer("num_key_value_heads", default=heads)
         head_dim = self.integer("head_dim", default=self.hidden_size // heads)
         if heads % kv or ("head_dim" not in self.values and self.hidden_size % heads):
             raise self.wrong("num_attention_heads", "a divisor of hidden_size and a multiple of kv")
         return heads, kv, head_dim
 
+    def layer_kinds(
+        self, count: int, full_every: int | None = None, *, first_full: bool
+    ) -> list[bool]:
+        """True for each layer that attends in a window.
+
+        `layer_types` decides; without it, one layer of `full_every` sees everything (the first
+        of each group or the last), and None makes all of them full.
+        """
+        kinds = self.values.get("layer_types")
+        if kinds is None:
+            if full_every is None:
+                return [False] * count
+            turn = 0 if first_full else full_every - 1
+            return [i % full_every != turn for i in range(count)]
+        if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
+            raise self.wrong("layer_types", f"{count} of full_attention or sliding_attention")
+        return [kind == "sliding_attention" for kind in kinds]
+
+    def has_rope(self, kind: str) -> bool:
+        """True when rope_parameters speaks of this kind of layer."""
+        nested = self.values.get("rope_parameters")
+        return isinstance(nested, dict) and kind in nested
+
+    def rope(
+        self, kind: str = "full_attention", *, key: str = "rope_theta", default: float = 10000.0
+    ) -> RopeParams:
+        """The angles of one kind of layer, in either spelling: flat keys, or rope_parameters."""
+        nested = self.values.get("rope_parameters") or {}
+        nested = nested.get(kind, nested) if isinstance(nested, dict) else {}
+        scaling = nested if "rope_type" in nested else (self.values.get("rope_scaling") or {})
+        theta = float(nested.get("rope_theta") or self.values.get(key) or default)
+        name = str(scaling.get("rope_type") or scaling.get("type") or "default")
+        if name not in ("default", "linear", "llama3"):
+            raise self.wrong("rope_scaling", "default, linear or llama3")
+        partial = nested.get("partial_rotary_factor", self.values.get("partial_rotary_factor", 1.0))
+        if float(partial) != 1.0:
+            raise self.wrong("partial_rotary_factor", "1.0")
+        return RopeParams(
+            theta,
+            name,
+            float(scaling.get("factor") or 1.0),
+            float(scaling.get("low_freq_factor") or 1.0),
+            float(scaling.get("high_freq_factor") or 4.0),
+            int(scaling.get("original_max_position_embeddings") or 8192),
+        )
+
     def only(self, key: str, *allowed: Any) -> None:
         """Refuse a value that would change the vectors in a way this engine does not know."""
         value = self.values.get(key)
         if value is not None and value not in allowed:
-            raise self.wrong(key, " or ".join(map(repr, allowed)))
+            raise self.wrong(key, " or ".join(map(repr, allowed)) or "absent")
 
     def wrong(self, key: str, wanted: str) -> StartupError:
         return StartupError(f"{self.file}: {key} is {self.values.get(key)!r}; it must be {wanted}")

@@ -1,4 +1,4 @@
-"""Heads that any encoder may carry: pooling with its Dense modules, and classifiers."""
+"""Heads that any encoder may carry. All compute in float32: they see one row per sequence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
 
-from hedgerow_engine.layers.ops import Linear, Ops, activate, activation_of
+from hedgerow_engine.layers.opaque import opaque
+from hedgerow_engine.layers.ops import Activation, Norm, Ops, activation_of
 from hedgerow_engine.models.base import ModelInputs
 from hedgerow_engine.pooling import pool
 from hedgerow_engine.weights import Weights
@@ -21,11 +21,9 @@ Step = Callable[[Tensor], Tensor]
 class EmbedHead:
     """Pooling, then the card's modules in their order; a final Normalize gives `unit` beside."""
 
-    def __init__(self, card: ModelCard, ops: Ops, after: Step | None = None) -> None:
+    def __init__(self, card: ModelCard, ops: Ops) -> None:
         self._modes: tuple[PoolingMode, ...] = card.pooling.modes
-        self._steps = dense_steps(card, ops)
-        if after is not None:
-            self._steps.append(after)
+        self._steps = module_steps(card, ops)
         self._normalize = card.normalize
 
     def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
@@ -33,14 +31,39 @@ class EmbedHead:
         rows = parts[0] if len(parts) == 1 else beside(*parts)
         for step in self._steps:
             rows = step(rows)
-        rows = rows.float()
         return {"pooled": rows, "unit": unit(rows)} if self._normalize else {"pooled": rows}
 
 
+class ClassifierHead:
+    """One pooled row per sequence through `steps` to its labels: raw logits, no sigmoid."""
+
+    def __init__(self, steps: Sequence[Step], mode: PoolingMode = "cls") -> None:
+        self._steps = steps
+        self._mode: PoolingMode = mode
+
+    def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
+        rows = pool(hidden_states, inputs.pooler, self._mode, inputs.slots)
+        for step in self._steps:
+            rows = step(rows)
+        return {"logits": rows}
+
+
+class TokenHead:
+    """Late interaction (ColBERT): every token's vector through `steps`, then to length 1."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
+        rows = hidden_states.float()
+        for step in self._steps:
+            rows = step(rows)
+        return {"token_vectors": unit(rows)}
+
+
+@opaque
 def beside(*parts: Tensor) -> Tensor:
     """[rows, a], [rows, b], ... -> [rows, a + b + ...]; tensors one by one, so it records."""
-    if has_torch_function(parts):
-        return handle_torch_function(beside, parts, *parts)
     return torch.cat(parts, dim=1)
 
 
@@ -50,19 +73,32 @@ def unit(rows: Tensor) -> Tensor:
     return rows / norms.clamp_min(1e-12)
 
 
-def dense_steps(card: ModelCard, ops: Ops) -> list[Step]:
-    """Dense and inner Normalize modules between the pooling and the end, as functions."""
-    modules: Sequence[Module] = [m for m in card.modules if m.kind in ("dense", "normalize")]
+def to_int8_range(rows: Tensor) -> Tensor:
+    """The quantiser pplx-embed ends with: whole numbers -127..127, kept as float32.
+
+    A negative number that rounds to zero stays -0.0: its sign is the model's binary output.
+    """
+    return torch.round(torch.tanh(rows) * 127)
+
+
+def module_steps(card: ModelCard, ops: Ops) -> list[Step]:
+    """Dense, inner Normalize and quantiser modules after the pooling, as functions."""
+    modules = [m for m in card.modules if m.kind in ("dense", "normalize", "quantize")]
     if modules and modules[-1].kind == "normalize":
         modules = modules[:-1]
-    return [unit if m.kind == "normalize" else _dense(m) for m in modules]
+    made: dict[str, Callable[[Module], Step]] = {
+        "normalize": lambda m: unit,
+        "quantize": lambda m: to_int8_range,
+        "dense": lambda m: dense(m, ops),
+    }
+    return [made[m.kind](m) for m in modules]
 
 
-def _dense(module: Module) -> Step:
-    """A Dense module, in float32: it has one row per sequence, so precision is free."""
+def dense(module: Module, ops: Ops) -> Step:
+    """A Dense module of sentence-transformers. Raises StartupError for what it may not skip."""
     file = module.folder / "config.json"
     width = (int(module.config["out_features"]), int(module.config["in_features"]))
-    name = str(module.config.get("activation_function", "torch.nn.modules.linear.Identity"))
+    name = str(module.config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     short = name.rsplit(".", 1)[-1].lower()
     activation = None if short == "identity" else activation_of(short)
     if activation is None and short != "identity":
@@ -70,31 +106,23 @@ def _dense(module: Module) -> Step:
     if module.config.get("use_residual"):
         raise StartupError(f"{file}: use_residual is not supported")
     weights = Weights.open(module.folder)
-    weight = torch.from_numpy(weights.take("linear.weight", width).float32())
-    has_bias = module.config.get("bias", True)
-    bias = torch.from_numpy(weights.take("linear.bias", width[:1]).float32()) if has_bias else None
+    weight = weights.take("linear.weight", width)
+    bias = weights.take("linear.bias", width[:1]) if module.config.get("bias", True) else None
     weights.finish()
-
-    def step(rows: Tensor) -> Tensor:
-        out = torch.nn.functional.linear(rows, weight, bias)
-        return out if activation is None else activate(out, activation)
-
-    return step
+    return ops.float_linear(weight, bias, activation)
 
 
-class ClassifierHead:
-    """One row per sequence -> dense -> activation -> labels, as cross-encoders have it.
+def label_step(
+    weights: Weights,
+    ops: Ops,
+    name: str,
+    shape: tuple[int, int],
+    activation: Activation | None = None,
+) -> Step:
+    """One linear of a classifier, with the bias its checkpoint has or lacks."""
+    weight = weights.take(f"{name}.weight", shape)
+    return ops.float_linear(weight, weights.optional(f"{name}.bias", shape[:1]), activation)
 
-    `first` may be None: some heads go straight from the row to the labels.
-    """
 
-    def __init__(self, first: Linear | None, last: Linear, mode: PoolingMode = "cls") -> None:
-        self._first, self._last = first, last
-        self._mode: PoolingMode = mode
-
-    def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
-        rows = pool(hidden_states, inputs.pooler, self._mode, inputs.slots)
-        rows = rows.to(hidden_states.dtype)
-        if self._first is not None:
-            rows = self._first(rows)
-        return {"logits": self._last(rows).float()}
+def norm_step(ops: Ops, norm: Norm) -> Step:
+    return lambda rows: ops.norm(norm, rows)
