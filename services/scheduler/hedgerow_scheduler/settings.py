@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     nats_tls_cert: str = ""
     nats_tls_key: str = ""
     nats_inbox_prefix: str = "_INBOX"
+    nats_connect_s: Seconds = 10.0
     reply_prefix: tuple[str, ...] = ("_INBOX",)
 
     device: str = "auto"
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "nats_tls_cert": "PEM file of our certificate",
         "nats_tls_key": "PEM file of its key",
         "nats_inbox_prefix": "where replies to this worker go",
+        "nats_connect_s": "how long to look for the bus at start",
         "reply_prefix": "chunks are answered only on subjects that begin like this; repeatable",
         "device": "auto, cpu, cuda, cuda:N, or fake: an engine that only takes time",
         "dtype": "auto, float32, bfloat16 or float16",
@@ -108,6 +110,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             tls_cert=self.nats_tls_cert,
             tls_key=self.nats_tls_key,
             inbox_prefix=self.nats_inbox_prefix,
+            connect_deadline_s=self.nats_connect_s,
         )
 
     def policy(self, *, on_gpu: bool) -> Policy:
