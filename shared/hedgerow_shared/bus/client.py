@@ -55,11 +55,13 @@ class Bus:
         """
         bus = cls(options, on_closed)
         await bus._link.open()
-        await bus._nc.listen(bus._inbox.wildcard, "", bus._inbox.deliver)
         try:
+            await bus._nc.listen(bus._inbox.wildcard, "", bus._inbox.deliver)
             await bus.barrier()
-        except (ForbiddenError, RetryableError) as error:
-            await bus.close()
+        except BaseException as error:
+            await bus.close(patience_s=0)
+            if not isinstance(error, (ForbiddenError, RetryableError)):
+                raise
             raise StartupError(
                 f"bus: {bus.url}: no replies can reach {options.inbox_prefix}.>: {error.message}; "
                 "set the inbox prefix this user may subscribe to"
@@ -247,6 +249,7 @@ class Bus:
         await self._link.close(max(patience_s, 0.5))
 
     def _on_down(self) -> None:
+        self._nc.drop_unsent(self._inbox.prefix)
         self._inbox.fail_all(self._link.lost)
 
     def _on_refused(self, subject: str) -> None:

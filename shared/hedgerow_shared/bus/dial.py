@@ -82,13 +82,17 @@ async def connect(nc: NatsClient, options: BusOptions, events: Events) -> None:
     }
     login = _login(options)
     attempt = loop.create_task(nc.connect(options.servers, **callbacks, **_BEHAVIOUR, **login))
-    await asyncio.wait(
-        {attempt, hopeless},
-        timeout=options.connect_deadline_s,
-        return_when=asyncio.FIRST_COMPLETED,
-    )
-    if nc.is_connected and attempt.done() and attempt.exception() is None:
-        return
+    try:
+        await asyncio.wait(
+            {attempt, hopeless},
+            timeout=options.connect_deadline_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if nc.is_connected and attempt.done() and attempt.exception() is None:
+            return
+    except BaseException:
+        attempt.cancel()
+        raise
     attempt.cancel()
     results = await asyncio.gather(attempt, return_exceptions=True)
     nc.hang_up()

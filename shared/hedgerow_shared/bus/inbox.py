@@ -74,13 +74,13 @@ class Inbox:
     """Maps reply subjects to waiting calls. Knows no socket and no clock."""
 
     def __init__(self, prefix: str) -> None:
-        self._prefix = f"{prefix}.{secrets.token_hex(11)}."
+        self.prefix = f"{prefix}.{secrets.token_hex(11)}."
         self._tokens = itertools.count(1)
         self._waiting: dict[str, Waiting] = {}
 
     @property
     def wildcard(self) -> str:
-        return self._prefix + "*"
+        return self.prefix + "*"
 
     @property
     def in_flight(self) -> int:
@@ -88,7 +88,7 @@ class Inbox:
 
     def open(self, waiting: Waiting) -> str:
         """Register a caller; returns the reply subject to send along."""
-        reply = f"{self._prefix}{next(self._tokens):x}"
+        reply = f"{self.prefix}{next(self._tokens):x}"
         self._waiting[reply] = waiting
         return reply
 

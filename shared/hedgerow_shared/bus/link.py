@@ -64,7 +64,7 @@ class Link:
         return self.nc.is_connected and not self.nc.is_deaf
 
     def check_up(self) -> None:
-        if not self.nc.is_connected:
+        if not self.is_connected:
             raise WorkerLostError(f"bus: not connected to {self.url}")
 
     def lost(self) -> WorkerLostError:
@@ -81,7 +81,8 @@ class Link:
         finally:
             flush.cancel()
             (outcome,) = await asyncio.gather(flush, return_exceptions=True)
-        if outcome is not None:
+        # nats-py's flush returns without an answer when nobody reads.
+        if outcome is not None or self.nc.is_deaf:
             raise self.lost()
         if self._refused:
             subject, text = self._refused.popitem()

@@ -78,6 +78,15 @@ class NatsClient(Client):
             # The flusher of nats-py waits for the socket, then writes what there is.
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
+    def drop_unsent(self, reply_prefix: str) -> None:
+        """Forget queued messages that want their answer under `reply_prefix`.
+
+        After a reconnect they would make a worker compute for a caller who was told it failed.
+        """
+        mark = f" {reply_prefix}".encode()
+        self._pending = [c for c in self._pending if mark not in c[: c.find(b"\r\n")]]
+        self._pending_data_size = sum(map(len, self._pending))
+
     async def written(self) -> None:
         """Wait until all that was published or subscribed so far is in the socket's buffer.
 
