@@ -46,14 +46,14 @@ def read_call(
     Raises BadInputError for a time that is not a positive number.
     """
     for name in _TTL_HEADERS:
-        text = headers.get(name) or headers.get(name.lower())
+        text = _header(headers, name)
         if text is not None:
             ttl_s = _positive_ms(name, text)
             break
-    lane = (headers.get(HEADER_LANE) or headers.get(HEADER_LANE.lower()) or "query").lower()
+    lane = (_header(headers, HEADER_LANE) or "query").lower()
     if lane not in ("query", "bulk"):
         raise BadInputError("must be query or bulk", param=HEADER_LANE)
-    partial = headers.get(HEADER_PARTIAL) or headers.get(HEADER_PARTIAL.lower()) or ""
+    partial = _header(headers, HEADER_PARTIAL) or ""
     trace = parse_traceparent(headers.get(HEADER_TRACE))
     return Call(
         form=form,
@@ -64,6 +64,11 @@ def read_call(
         trace=trace.traceparent if trace else "",
         max_reply_bytes=max_reply_bytes,
     )
+
+
+def _header(headers: Mapping[str, str], name: str) -> str | None:
+    found = headers.get(name)
+    return headers.get(name.lower()) if found is None else found
 
 
 def _positive_ms(name: str, text: str) -> float:

@@ -1,0 +1,297 @@
+"""Delivery of chunks against a bus of ten lines: one retry elsewhere, deadlines, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from hedgerow_gateway.dispatch import Dispatcher, DispatchOptions, Work
+from hedgerow_gateway.fleet import Fleet, Worker
+from hedgerow_gateway.splitter import EMBED, split
+from hedgerow_gateway.tokenizer.encoded import from_ids
+from hedgerow_shared import subjects
+from hedgerow_shared.bus import Message
+from hedgerow_shared.errors import (
+    DeadlineError,
+    HedgerowError,
+    NoWorkerError,
+    OverloadedError,
+    RetryableError,
+    RowError,
+    WorkerLostError,
+)
+from hedgerow_shared.ragged import EMBED as EMBEDDING
+from hedgerow_shared.ragged import Lane
+from hedgerow_shared.wire import Chunk, ChunkReply, decode_cancel, decode_chunk, encode_reply
+
+GROUP = subjects.chunk("m")
+OPTIONS = DispatchOptions(attempt_floor_s=0.05, attempt_unknown_s=0.05, window_tokens=8)
+
+
+def rows_of(chunk: Chunk) -> list[object]:
+    """A worker's answer that depends on the ids: their sum."""
+    return [
+        (np.array([chunk.batch.sequence(i).sum()], np.float32),)
+        for i in range(chunk.batch.num_seqs)
+    ]
+
+
+def answer(worker: str, chunk: Chunk, **more: object) -> ChunkReply:
+    return ChunkReply(chunk.id, worker, rows_of(chunk), fingerprint="f", **more)
+
+
+def refusal(worker: str, chunk: Chunk, error: HedgerowError) -> ChunkReply:
+    return ChunkReply(chunk.id, worker, error=error)
+
+
+Behaviour = Callable[[Chunk], ChunkReply | HedgerowError | None]
+
+
+@dataclass
+class FakeBus:
+    """subject -> what the listener does; None = silence."""
+
+    listeners: dict[str, Behaviour]
+    asked: list[str] = field(default_factory=list)
+    cancelled: dict[str, list[str]] = field(default_factory=dict)
+    in_flight: int = 0
+    most_tokens: int = 0
+    tokens: int = 0
+    is_connected: bool = True
+
+    async def request(self, subject: str, data: bytes, *, timeout_s: float) -> Message:
+        self.asked.append(subject)
+        chunk = decode_chunk(data)
+        listener = self.listeners.get(subject)
+        self.tokens += chunk.batch.num_tokens
+        self.most_tokens = max(self.most_tokens, self.tokens)
+        try:
+            await asyncio.sleep(0.001)
+            found = NoWorkerError("nobody") if listener is None else listener(chunk)
+            if found is None:
+                await asyncio.sleep(timeout_s)
+                raise DeadlineError("silence")
+        finally:
+            self.tokens -= chunk.batch.num_tokens
+        if isinstance(found, HedgerowError):
+            raise found
+        return Message(subject, encode_reply(found))
+
+    def publish_nowait(self, subject: str, data: bytes) -> None:
+        self.cancelled.setdefault(subject, []).extend(decode_cancel(data))
+
+
+@dataclass
+class Setup:
+    bus: FakeBus
+    fleet: Fleet
+    dispatcher: Dispatcher
+
+    def work(self, count: int = 1, ttl_s: float = 1.0, keep_going: bool = False) -> Work:
+        encoded = from_ids([[i + 1, 1, 1] for i in range(count)], 100)
+        return Work(
+            model="m",
+            encoded=encoded,
+            output=EMBEDDING,
+            lane=Lane.QUERY,
+            chunks=split(encoded.used.tolist(), 30_000, EMBED),
+            deadline_s=asyncio.get_running_loop().time() + ttl_s,
+            keep_going=keep_going,
+        )
+
+
+def setup(listeners: dict[str, Behaviour], workers: tuple[str, ...] = ("w1", "w2")) -> Setup:
+    bus = FakeBus(listeners)
+    fleet = Fleet(bus, {"m": "g"}, asyncio.get_running_loop().time)
+    for worker in workers:
+        fleet.workers[worker] = Worker(worker, {"m": None}, 0.0)
+    return Setup(bus, fleet, Dispatcher(bus, fleet, "gw", OPTIONS))
+
+
+def direct(worker: str) -> str:
+    return subjects.worker_chunk(worker, "m")
+
+
+async def test_rows_come_back_in_the_order_of_the_inputs():
+    s = setup({GROUP: lambda c: answer("w1", c, queue_ms=2.0, compute_ms=3.0)})
+    done = await s.dispatcher.run(s.work(11))
+    assert [int(row[0][0]) for row in done.rows] == [i + 3 for i in range(11)]
+    assert (done.fingerprint, done.queue_ms, done.compute_ms) == ("f", 2.0, 3.0)
+
+
+async def test_never_more_tokens_in_flight_than_the_window_of_the_fleet():
+    s = setup({GROUP: lambda c: answer("w1", c)})
+    await s.dispatcher.run(s.work(40))
+    assert s.bus.most_tokens <= OPTIONS.window_tokens * 2
+
+
+async def test_nobody_listening_is_said_at_once_and_not_retried():
+    s = setup({})
+    with pytest.raises(NoWorkerError):
+        await s.dispatcher.run(s.work(ttl_s=60))
+    assert s.bus.asked == [GROUP]
+
+
+async def test_a_silent_worker_is_passed_over_for_one_heard_since():
+    s = setup({GROUP: lambda c: None, direct("w2"): lambda c: answer("w2", c)})
+    work = s.work()
+    task = asyncio.create_task(s.dispatcher.run(work))
+    await asyncio.sleep(0.02)
+    s.fleet.heard("w2", 5)
+    done = await task
+    assert [int(row[0][0]) for row in done.rows] == [3]
+    assert s.bus.asked == [GROUP, direct("w2")]
+    await asyncio.sleep(0)
+    assert set(s.bus.cancelled) == {subjects.worker_cancel("w1"), subjects.worker_cancel("w2")}
+
+
+async def test_with_nobody_else_alive_the_request_waits_for_its_own_deadline():
+    s = setup({GROUP: lambda c: None})
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(DeadlineError):
+        await s.dispatcher.run(s.work(ttl_s=0.2))
+    assert 0.15 < asyncio.get_running_loop().time() - began < 1
+    assert s.bus.asked == [GROUP]
+
+
+async def test_a_late_first_answer_still_wins():
+    slow = asyncio.Event()
+
+    def first(chunk: Chunk) -> ChunkReply:
+        return answer("w1", chunk)
+
+    s = setup({direct("w2"): lambda c: None})
+
+    async def request(subject: str, data: bytes, *, timeout_s: float) -> Message:
+        if subject == GROUP:
+            await slow.wait()
+            return Message(subject, encode_reply(first(decode_chunk(data))))
+        return await FakeBus.request(s.bus, subject, data, timeout_s=timeout_s)
+
+    s.bus.request = request
+    task = asyncio.create_task(s.dispatcher.run(s.work()))
+    await asyncio.sleep(0.02)
+    s.fleet.heard("w2", 0)
+    await asyncio.sleep(0.1)
+    assert s.bus.asked == [direct("w2")]
+    slow.set()
+    assert (await task).rows
+
+
+async def test_a_full_worker_sends_the_chunk_to_the_least_loaded_other():
+    full = OverloadedError("full", retry_after_s=0.7)
+    s = setup(
+        {GROUP: lambda c: refusal("w1", c, full), direct("w3"): lambda c: answer("w3", c)},
+        ("w1", "w2", "w3"),
+    )
+    s.fleet.heard("w2", 900)
+    s.fleet.heard("w3", 10)
+    assert (await s.dispatcher.run(s.work())).rows
+    assert s.bus.asked == [GROUP, direct("w3")]
+
+
+async def test_a_full_fleet_passes_the_refusal_on_with_its_hint():
+    full = OverloadedError("full", retry_after_s=0.7)
+    s = setup(
+        {GROUP: lambda c: refusal("w1", c, full), direct("w2"): lambda c: refusal("w2", c, full)}
+    )
+    with pytest.raises(OverloadedError) as raised:
+        await s.dispatcher.run(s.work())
+    assert raised.value.retry_after_s == 0.7
+    assert len(s.bus.asked) == 2
+
+
+async def test_a_lost_bus_is_waited_for_and_the_chunk_sent_again():
+    s = setup({GROUP: lambda c: WorkerLostError("bus down")})
+    task = asyncio.create_task(s.dispatcher.run(s.work()))
+    await asyncio.sleep(0.01)
+    s.bus.is_connected = False
+    await asyncio.sleep(0.05)
+    s.bus.listeners[GROUP] = lambda c: answer("w1", c)
+    s.bus.is_connected = True
+    assert (await task).rows
+
+
+async def test_a_bus_that_stays_away_is_a_lost_worker_not_a_hang():
+    s = setup({GROUP: lambda c: WorkerLostError("bus down")})
+    s.bus.is_connected = False
+    with pytest.raises((WorkerLostError, DeadlineError)):
+        await s.dispatcher.run(s.work(ttl_s=0.2))
+
+
+async def test_a_bad_row_does_not_cost_its_neighbours():
+    def one_bad(chunk: Chunk) -> ChunkReply:
+        rows = rows_of(chunk)
+        rows[0] = RowError("not a finite number")
+        return ChunkReply(chunk.id, "w1", rows, fingerprint="f")
+
+    s = setup({GROUP: one_bad})
+    rows = (await s.dispatcher.run(s.work(2))).rows
+    assert isinstance(rows[0], RowError)
+    assert int(rows[1][0][0]) == 4
+
+
+async def test_the_first_failed_chunk_ends_a_request_that_wants_all():
+    full = OverloadedError("full")
+    s = setup({GROUP: lambda c: refusal("w1", c, full)}, ("w1",))
+    with pytest.raises(OverloadedError):
+        await s.dispatcher.run(s.work(100))
+    assert len(s.bus.asked) < 20
+
+
+async def test_a_request_that_keeps_going_gets_the_error_in_the_failed_rows():
+    full = OverloadedError("full")
+    seen: list[str] = []
+
+    def every_second(chunk: Chunk) -> ChunkReply:
+        seen.append(chunk.id)
+        return refusal("w1", chunk, full) if len(seen) == 1 else answer("w1", chunk)
+
+    s = setup({GROUP: every_second}, ("w1",))
+    rows = (await s.dispatcher.run(s.work(6, keep_going=True))).rows
+    assert [isinstance(row, OverloadedError) for row in rows] == [True, True, *[False] * 4]
+
+
+async def test_when_the_caller_goes_away_every_worker_is_told_once():
+    s = setup({GROUP: lambda c: None})
+    task = asyncio.create_task(s.dispatcher.run(s.work(4)))
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.01)
+    ids = s.bus.cancelled[subjects.worker_cancel("w1")]
+    assert len(ids) == len(set(ids)) == 2
+    assert s.bus.cancelled[subjects.worker_cancel("w2")] == ids
+
+
+async def test_rows_of_different_weights_are_never_mixed_in_one_answer():
+    prints = iter("ab")
+    s = setup({GROUP: lambda c: ChunkReply(c.id, "w1", rows_of(c), fingerprint=next(prints))})
+    with pytest.raises(RetryableError) as raised:
+        await s.dispatcher.run(s.work(4))
+    assert "a, b" in raised.value.message
+
+
+async def test_a_reply_with_too_few_rows_is_an_error_not_a_shift():
+    s = setup({GROUP: lambda c: ChunkReply(c.id, "w1", rows_of(c)[:-1], fingerprint="f")})
+    with pytest.raises(HedgerowError):
+        await s.dispatcher.run(s.work(2))
+
+
+async def test_the_time_left_travels_with_the_chunk():
+    left: list[float] = []
+
+    def note(chunk: Chunk) -> ChunkReply:
+        left.append(chunk.ttl_ms)
+        return answer("w1", chunk)
+
+    s = setup({GROUP: note})
+    await s.dispatcher.run(s.work(ttl_s=0.5))
+    assert 300 < left[0] <= 500
+    with pytest.raises(DeadlineError):
+        await s.dispatcher.run(s.work(ttl_s=0))
