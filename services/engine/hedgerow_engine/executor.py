@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,27 @@ class Executor(Protocol):
         ...
 
     def stats(self) -> Mapping[str, float]: ...
+
+    def close(self) -> None:
+        """Give back threads and graphs; nothing is in flight."""
+        ...
+
+
+class SteppedPass(Protocol):
+    """A batch that runs a layer at a time."""
+
+    def step(self) -> bool:
+        """Run one more stage; True when all is done."""
+        ...
+
+    def answer(self) -> Pass: ...
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """An executor that can pause between layers, so that a query overtakes a running batch."""
+
+    def begin(self, batch: RaggedBatch) -> SteppedPass: ...
 
 
 class Device(Protocol):

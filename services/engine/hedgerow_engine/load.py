@@ -1,5 +1,5 @@
 """The engine's front door: models and settings in, running engines out. Imports no torch itself;
-the device it opens may.
+an executor that needs it does.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from hedgerow_engine.device import open_device
 from hedgerow_engine.engine import Engine, EngineThread
 from hedgerow_engine.executor import Device
 from hedgerow_engine.fingerprint import engine_fingerprint
+from hedgerow_engine.offers import is_quantized
 from hedgerow_engine.settings import EngineSettings, ModelSpec
 from hedgerow_engine.waiter import Waiter
 from hedgerow_engine.weights import Weights
@@ -45,8 +47,8 @@ class EngineHost:
 
     @property
     def overtakes(self) -> bool:
-        """A query started while bulk batches are queued runs before them (not before a
-        running one)."""
+        """A query started while bulk batches are queued runs before them; where the executor
+        can pause between layers, before the rest of a running one too."""
         return True
 
     def load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
@@ -55,6 +57,8 @@ class EngineHost:
 
     def close(self) -> None:
         """Finish the queued batches and give the device back."""
+        for engine in self._engines.values():
+            self._thread.call(engine.close)
         self._thread.close()
         if self._waiter is not None:
             self._waiter.close()
@@ -86,7 +90,7 @@ class EngineHost:
 
 def load_engines(models: Sequence[ModelSpec], settings: EngineSettings, *, log: Log) -> EngineHost:
     """Open the device and load every model. Raises StartupError naming what to do."""
-    host = EngineHost(_open_device(settings, log))
+    host = EngineHost(open_device(settings, log))
     try:
         for spec in models:
             host.load(spec, settings, log)
@@ -94,21 +98,6 @@ def load_engines(models: Sequence[ModelSpec], settings: EngineSettings, *, log: 
         host.close()
         raise
     return host
-
-
-def is_quantized(card: ModelCard) -> bool:
-    """True for a model whose own last step rounds its vectors to int8 (pplx-embed)."""
-    return any(module.kind == "quantize" for module in card.modules)
-
-
-def _open_device(settings: EngineSettings, log: Log) -> Device:
-    try:
-        from hedgerow_engine.device import open_device
-    except ImportError as error:
-        raise StartupError(
-            f"--device {settings.device}: {error}; pip install 'hedgerow[worker]'"
-        ) from None
-    return open_device(settings, log)
 
 
 def _check_memory(weights: Weights) -> None:

@@ -60,6 +60,10 @@ class Weights:
             file.parent, {"linear." + n.removeprefix("linear."): t for n, t in tensors.items()}
         )
 
+    def again(self) -> Weights:
+        """The same tensors, none taken yet: for a second executor after one that gave up."""
+        return Weights(self.folder, dict(self._tensors))
+
     @property
     def num_bytes(self) -> int:
         return sum(raw.data.nbytes for raw in self._tensors.values())

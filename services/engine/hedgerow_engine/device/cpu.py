@@ -1,56 +1,78 @@
-"""The CPU as a device: thread count, number type, and which executor runs a model."""
+"""The CPU as a device: for each model the generated native code where it runs, else torch.
+
+Imports no torch itself: a machine without it serves what native code can.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
-import torch
-
-from hedgerow_engine.device.packed import build_packed
-from hedgerow_engine.device.packed_ops import PackedOps, packed_works
 from hedgerow_engine.executor import Executor
+from hedgerow_engine.offers import only_in_torch
 from hedgerow_engine.settings import EngineSettings
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
+Log = Callable[[str], None]
+
 
 class CpuDevice:
-    """Satisfies `Device` with torch on the CPU."""
+    """Satisfies `Device`."""
 
     synchronous = True
 
-    def __init__(self, settings: EngineSettings, log: Callable[[str], None]) -> None:
-        self._settings = settings
-        self._dtype = _dtype(settings)
+    def __init__(self, settings: EngineSettings, log: Log) -> None:
+        if settings.dtype == "float16":
+            raise StartupError(
+                "--dtype float16: no CPU multiplies it fast; use bfloat16 or float32"
+            )
+        self._settings, self._log = settings, log
         self.name = f"cpu ({settings.threads} thread{'s' if settings.threads > 1 else ''})"
-        with torch.inference_mode():
-            packed = packed_works(self._dtype)
-        self._ops = PackedOps(self._dtype, packed=packed)
-        how = "oneDNN packed operators" if packed else "F.linear: the packed operators do not work"
-        log(f"cpu executor packed: torch {torch.__version__}, {how}, {self._dtype}")
 
-    @contextmanager
-    def scope(self) -> Generator[None]:
-        # The count is a property of the calling thread under OpenMP.
-        torch.set_num_threads(self._settings.threads)
-        with torch.inference_mode():
-            yield
+    def scope(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def build(self, card: ModelCard, weights: Weights) -> Executor:
-        return build_packed(card, weights, self._settings, self._ops)
+        """Native code first, unless `--cpu-executor packed`; the log says which, and why."""
+        if self._settings.cpu_executor == "packed":
+            return self._packed(card, weights, "asked for")
+        made, reason = self._native(card, weights)
+        if made is not None:
+            return made
+        if self._settings.cpu_executor == "native":
+            raise StartupError(f"--cpu-executor native: {reason}; use --cpu-executor auto")
+        return self._packed(card, weights, reason)
 
     def close(self) -> None:
         return
 
+    def _native(self, card: ModelCard, weights: Weights) -> tuple[Executor | None, str]:
+        reason = only_in_torch(card)
+        if reason is not None:
+            return None, reason
+        try:
+            from hedgerow_engine.native.build import Unsupported
+            from hedgerow_engine.native.executor import NativeExecutor
+        except ImportError as error:
+            return None, f"{error.name} is not installed (pip install 'hedgerow[cpu]')"
+        settings = self._settings
+        try:
+            executor = NativeExecutor.load(
+                card, weights.again(), dtype=settings.dtype, threads=settings.threads, log=self._log
+            )
+        except Unsupported as error:
+            return None, str(error)
+        return executor, ""
 
-def _dtype(settings: EngineSettings) -> torch.dtype:
-    """bfloat16 where the CPU multiplies it natively, float32 elsewhere, or what was asked for."""
-    if settings.dtype == "float16":
-        raise StartupError("--dtype float16: CPUs have no fast float16; use bfloat16 or float32")
-    capabilities = torch.cpu.get_capabilities()
-    fast = any(capabilities.get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
-    if settings.dtype == "auto":
-        return torch.bfloat16 if fast else torch.float32
-    return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    def _packed(self, card: ModelCard, weights: Weights, why: str) -> Executor:
+        try:
+            from hedgerow_engine.device.packed import build_packed
+        except ImportError as error:
+            raise StartupError(
+                f"{card.folder}: native code does not serve it ({why}) and torch is not installed "
+                f"({error}); pip install 'hedgerow[worker]'"
+            ) from None
+        self._log(f"cpu executor packed for {card.model_type}: {why}")
+        return build_packed(card, weights, self._settings, self._log)

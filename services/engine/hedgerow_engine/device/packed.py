@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hedgerow_engine import buckets
 from hedgerow_engine.attention.cpu import CpuAttention
-from hedgerow_engine.device.packed_ops import PackedOps
+from hedgerow_engine.device.packed_ops import PackedOps, packed_works
 from hedgerow_engine.device.recorder import Plan, record
 from hedgerow_engine.executor import Floats, Pass, Ready
 from hedgerow_engine.graphs import CaptureError, GraphRunner, Key
@@ -84,8 +84,9 @@ class PackedExecutor:
 
     def launch(self, batch: RaggedBatch, heads: tuple[Task, ...]) -> Ready:
         """Stage, then run, record or replay; the answer is copied to the host before return."""
-        layout, key = self._stage(batch, heads)
-        outputs = self.graphs.run(key, batch.num_tokens)
+        with torch.inference_mode():
+            layout, key = self._stage(batch, heads)
+            outputs = self.graphs.run(key, batch.num_tokens)
         return Ready(_to_host(outputs, layout, self._model.first_token))
 
     def warm(self, seconds: float) -> None:
@@ -98,8 +99,12 @@ class PackedExecutor:
                 return
             ids = np.full(length, self._pad, np.int32)
             spec = EMBED if heads[0] == "embed" else OutputSpec(task=heads[0])
-            _, key = self._stage(RaggedBatch.of([ids], spec), heads)
-            self.graphs.warm(key)
+            with torch.inference_mode():
+                _, key = self._stage(RaggedBatch.of([ids], spec), heads)
+                self.graphs.warm(key)
+
+    def close(self) -> None:
+        self.graphs.clear()
 
     def stats(self) -> Mapping[str, float]:
         return {**self.graphs.counters.flat(), "graphs": len(self.graphs)}
@@ -135,7 +140,24 @@ def _token_order(layout: Layout) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def build_packed(
-    card: ModelCard, weights: Weights, settings: EngineSettings, ops: PackedOps
+    card: ModelCard, weights: Weights, settings: EngineSettings, log: Callable[[str], None]
 ) -> PackedExecutor:
-    """Load a folder's weights into packed layers. Raises StartupError."""
-    return PackedExecutor(card, load_model(card, weights, ops), ops, settings)
+    """Load a folder's weights into packed layers, on the engine thread. Raises StartupError."""
+    # The count belongs to the calling thread under OpenMP.
+    torch.set_num_threads(settings.threads)
+    dtype = choose_dtype(settings)
+    with torch.inference_mode():
+        packed = packed_works(dtype)
+        how = "oneDNN packed operators" if packed else "F.linear: packed operators do not work here"
+        log(f"torch {torch.__version__}, {dtype}, {how}")
+        ops = PackedOps(dtype, packed=packed)
+        return PackedExecutor(card, load_model(card, weights, ops), ops, settings)
+
+
+def choose_dtype(settings: EngineSettings) -> torch.dtype:
+    """bfloat16 where the CPU multiplies it natively, float32 elsewhere, or what was asked for."""
+    if settings.dtype != "auto":
+        return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+    capabilities = torch.cpu.get_capabilities()
+    fast = any(capabilities.get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
+    return torch.bfloat16 if fast else torch.float32

@@ -11,6 +11,7 @@ from torch import Tensor
 from hedgerow_engine.layers.ops import Linear, Norm, Ops, activation_of
 from hedgerow_engine.models.base import Head, ModelInputs
 from hedgerow_engine.models.heads import EmbedHead, Step, TokenHead, label_step, module_steps
+from hedgerow_engine.offers import is_late_interaction, is_sparse, m3_heads
 from hedgerow_engine.pooling import pool
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
@@ -24,10 +25,9 @@ def row_heads(card: ModelCard, weights: Weights, ops: Ops, scorer: Head | None) 
     SPLADE folders give sparse rows, late-interaction folders token vectors, all others an
     embedding; a folder with `sparse_linear` and `colbert_linear` beside (BGE-M3) gives all.
     """
-    kinds = {m.kind for m in card.modules}
     if scorer is not None:
         return {"score": scorer, "classify": scorer}
-    if "splade" in kinds:
+    if is_sparse(card):
         return {"sparse": SpladeHead(card, weights, ops)}
     weights.skip("cls.*", "lm_head.*", "vocab_transform.*", "vocab_layer_norm.*")
     weights.skip("vocab_projector.*")
@@ -35,13 +35,6 @@ def row_heads(card: ModelCard, weights: Weights, ops: Ops, scorer: Head | None) 
         return {"multivector": TokenHead(module_steps(card, ops))}
     heads: dict[Task, Head] = {"embed": EmbedHead(card, ops)}
     return heads | _m3_heads(card, ops)
-
-
-def is_late_interaction(card: ModelCard) -> bool:
-    """True when the folder's modules work on tokens: no Pooling, but a Dense or a token mask."""
-    kinds = {m.kind for m in card.modules}
-    on_tokens = any(m.config.get("module_input_name") == "token_embeddings" for m in card.modules)
-    return "pooling" not in kinds and (on_tokens or bool(kinds & {"dense", "token_mask"}))
 
 
 class SpladeHead:
@@ -117,14 +110,14 @@ class TokenWeightHead:
 def _m3_heads(card: ModelCard, ops: Ops) -> dict[Task, Head]:
     heads: dict[Task, Head] = {}
     hidden = card.hidden_size
-    sparse, colbert = (card.folder / f"{n}_linear.safetensors" for n in ("sparse", "colbert"))
-    if sparse.is_file():
-        step = label_step(Weights.open_linear(sparse), ops, "linear", (1, hidden))
-        heads["sparse"] = TokenWeightHead(step, _special_ids(card))
-    if colbert.is_file():
-        file = Weights.open_linear(colbert)
+    for name in m3_heads(card):
+        file = Weights.open_linear(card.folder / name)
         width = file.take("linear.weight").shape[0]
-        heads["multivector"] = TokenHead([label_step(file, ops, "linear", (width, hidden))])
+        step = label_step(file, ops, "linear", (width, hidden))
+        if name.startswith("sparse"):
+            heads["sparse"] = TokenWeightHead(step, _special_ids(card))
+        else:
+            heads["multivector"] = TokenHead([step])
     return heads
 
 

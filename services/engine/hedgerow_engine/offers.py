@@ -1,0 +1,39 @@
+"""Which outputs a folder offers, read from its card alone."""
+
+from __future__ import annotations
+
+from hedgerow_shared.modelcard import ModelCard
+
+
+def is_quantized(card: ModelCard) -> bool:
+    """True for a model whose own last step rounds its vectors to int8 (pplx-embed)."""
+    return any(module.kind == "quantize" for module in card.modules)
+
+
+def is_late_interaction(card: ModelCard) -> bool:
+    """True when the folder's modules work on tokens: no Pooling, but a Dense or a token mask."""
+    kinds = {m.kind for m in card.modules}
+    on_tokens = any(m.config.get("module_input_name") == "token_embeddings" for m in card.modules)
+    return "pooling" not in kinds and (on_tokens or bool(kinds & {"dense", "token_mask"}))
+
+
+def is_sparse(card: ModelCard) -> bool:
+    """True for a SPLADE folder."""
+    return any(module.kind == "splade" for module in card.modules)
+
+
+def m3_heads(card: ModelCard) -> tuple[str, ...]:
+    """Files of the extra heads BGE-M3 has beside its embedding, those that are there."""
+    names = ("sparse_linear.safetensors", "colbert_linear.safetensors")
+    return tuple(name for name in names if (card.folder / name).is_file())
+
+
+def only_in_torch(card: ModelCard) -> str | None:
+    """What this folder needs that native code does not compute; None when nothing."""
+    if is_sparse(card):
+        return "sparse output is computed in torch only"
+    if is_late_interaction(card) or m3_heads(card):
+        return "outputs per token are computed in torch only"
+    if is_quantized(card):
+        return "a quantiser of its own is computed in torch only"
+    return None
