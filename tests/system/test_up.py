@@ -7,15 +7,18 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
 
-from tests.system.up_process import Up, exists, until
+from hedgerow_shared.natsserver import free_port
+from tests.system.up_process import Up, exists, get_status, until
 
 pytestmark = pytest.mark.system
 
 FAKE = ("--device", "fake")
+HELLO = "7592"  # the token id of "hello" in the default model
 
 
 def shell(command: str, up: Up) -> subprocess.CompletedProcess[str]:
@@ -57,12 +60,12 @@ def test_sigterm_drains_as_ctrl_c_does(start_up):
 
 
 def test_a_request_that_was_accepted_is_answered_before_it_stops(start_up):
-    up = start_up(*FAKE, "--workers", "1", env={"HEDGEROW_FAKE_FLOOR_MS": "1500"})
+    up = start_up(*FAKE, "--workers", "1", env={"HEDGEROW_FAKE_FLOOR_MS": "900"})
     with socket.create_connection(up.http_url.removeprefix("http://").split(":")) as caller:
         body = b'{"input": "slow"}'
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         caller.sendall(head.encode() + body)
-        time.sleep(0.5)
+        time.sleep(0.3)
         up.interrupt()
         caller.settimeout(30)
         assert caller.recv(100).startswith(b"HTTP/1.1 200")
@@ -70,9 +73,9 @@ def test_a_request_that_was_accepted_is_answered_before_it_stops(start_up):
 
 
 def test_a_second_ctrl_c_does_not_wait(start_up):
-    up = start_up(*FAKE, "--workers", "1", env={"HEDGEROW_FAKE_FLOOR_MS": "60000"})
+    up = start_up(*FAKE, "--workers", "1", env={"HEDGEROW_FAKE_HANG_ID": HELLO})
     caller = socket.create_connection(up.http_url.removeprefix("http://").split(":"))
-    body = b'{"input": "for ever"}'
+    body = b'{"input": "hello"}'
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     caller.sendall(head.encode() + body)
     time.sleep(0.5)
@@ -156,10 +159,23 @@ def test_it_joins_a_nats_server_that_runs_already(start_up, start_nats):
     assert up.embed() == 200
 
 
-def test_a_closed_standard_output_does_not_stop_it(start_up):
-    up = start_up(*FAKE)
-    up.process.stdout.close()
-    assert up.embed() == 200
+def test_a_reader_of_its_output_that_goes_away_does_not_stop_it(tmp_path):
+    port = free_port()
+    command = [sys.executable, "-m", "hedgerow_local", "up", *FAKE, "--workers", "1"]
+    command += ["--port", str(port), "--nats-port", str(free_port())]
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path)], stdout=writer, stderr=writer
+    )
+    os.close(writer)
+    os.close(reader)
+    try:
+        until(lambda: get_status(f"http://127.0.0.1:{port}/health/ready") == 200, "ready")
+        time.sleep(1.0)
+        assert get_status(f"http://127.0.0.1:{port}/v1/models") == 200
+    finally:
+        process.terminate()
+        assert process.wait(40) == 0
 
 
 def test_top_and_doctor_see_the_running_system(start_up):
