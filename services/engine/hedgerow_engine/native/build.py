@@ -1,0 +1,115 @@
+"""From a model card to everything an executor runs: rung, geometry, program, packed weights."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hedgerow_engine.native.cache import ObjectCache, cache_folder, program_key
+from hedgerow_engine.native.compiler import Program, compile_unit, host_features, target_of
+from hedgerow_engine.native.families import UnsupportedError, family_of
+from hedgerow_engine.native.geometry import Geometry
+from hedgerow_engine.native.model import PackedModel
+from hedgerow_engine.native.program import write_program
+from hedgerow_engine.native.rungs import Rung, choose_rung
+from hedgerow_engine.native.threads import usable_threads
+from hedgerow_engine.weights import Weights
+from hedgerow_shared.modelcard import ModelCard
+
+Log = Callable[[str], None]
+
+_WORD_TABLES = ("embeddings.word_embeddings.weight", "embed_tokens.weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What one model needs to run."""
+
+    card: ModelCard
+    geometry: Geometry
+    rung: Rung
+    model: PackedModel
+    program: Program
+    threads: int
+
+
+def supported(card: ModelCard, *, dtype: str = "auto", rung: str | None = None) -> str | None:
+    """None when this model can run natively on this CPU, else why not. Reads no weights."""
+    chosen = _rung(dtype, rung)
+    if isinstance(chosen, str):
+        return chosen
+    try:
+        return family_of(card).geometry(card, "F32").problem(chosen)
+    except UnsupportedError as reason:
+        return str(reason)
+
+
+def build(
+    card: ModelCard,
+    weights: Weights,
+    *,
+    dtype: str = "auto",
+    threads: int = 1,
+    log: Log,
+    rung: str | None = None,
+    cache: Path | None = None,
+) -> Built:
+    """Raises UnsupportedError with the reason, or StartupError for broken weights."""
+    chosen = _rung(dtype, rung)
+    if isinstance(chosen, str):
+        raise UnsupportedError(chosen)
+    family = family_of(card)
+    g = family.geometry(card, word_table_dtype(weights))
+    problem = g.problem(chosen)
+    if problem:
+        raise UnsupportedError(problem)
+    tensors = family.tensors(card, weights, g)
+    threads = usable_threads(threads, log)
+    program = load_program(g, chosen, threads=threads, log=log, cache=cache or cache_folder())
+    model = PackedModel(tensors, chosen, max_positions=card.max_seq_len)
+    weights.finish()
+    return Built(card=card, geometry=g, rung=chosen, model=model, program=program, threads=threads)
+
+
+def load_program(g: Geometry, rung: Rung, *, threads: int, log: Log, cache: Path) -> Program:
+    """The machine code of a geometry, from the cache or compiled now."""
+    exports = ["advance"] if threads == 1 else ["advance", "helper", "dismiss"]
+    key = program_key(_llvmlite_version(), target_of(rung), rung, g, threads > 1)
+    objects = ObjectCache(cache, log)
+    cached = objects.get(key)
+    if cached is not None:
+        try:
+            return Program(cached, exports)
+        except RuntimeError as error:
+            log(f"native object cache: {key} does not link ({error}); compiling again")
+    start = time.perf_counter()
+    compiled = compile_unit(write_program(g, rung, threads=threads))
+    log(f"native: compiled for {rung.name} in {time.perf_counter() - start:.2f} s")
+    objects.put(key, compiled)
+    return Program(compiled, exports)
+
+
+def word_table_dtype(weights: Weights) -> str:
+    """The file's dtype of the word embeddings, which the program reads as they lie."""
+    for name in _WORD_TABLES:
+        raw = weights.optional(name)
+        if raw is not None:
+            if raw.dtype not in ("F32", "F16", "BF16"):
+                raise UnsupportedError(f"word embeddings of dtype {raw.dtype}")
+            return raw.dtype
+    return "F32"
+
+
+def _rung(dtype: str, rung: str | None) -> Rung | str:
+    """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet."""
+    forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG") or None
+    return choose_rung(host_features(), dtype, forced)
+
+
+def _llvmlite_version() -> str:
+    import llvmlite
+
+    return str(llvmlite.__version__)

@@ -1,0 +1,104 @@
+"""Compiled programs kept on disk, so that only the first start of a model's shape compiles.
+
+A cached object is machine code that this process will run, so the folder must be this user's
+and closed to others, and so must each file; anything else is ignored with a reason. Files are
+written under another name and renamed. A folder that cannot be written costs a compile per
+start, nothing more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+Log = Callable[[str], None]
+
+_SUFFIX = ".o"
+
+
+def cache_folder() -> Path:
+    """$HEDGEROW_CACHE_DIR, else $XDG_CACHE_HOME/hedgerow, else ~/.cache/hedgerow; below it."""
+    chosen = os.environ.get("HEDGEROW_CACHE_DIR")
+    if chosen:
+        return Path(chosen) / "native"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "hedgerow" / "native"
+
+
+@cache
+def generator_hash() -> str:
+    """A hash of the generator's own source: a changed kernel is a new program."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def program_key(*parts: object) -> str:
+    """A file name for what decides the bytes of a program."""
+    text = "\n".join([generator_hash(), *map(repr, parts)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class ObjectCache:
+    """Object files by key, in one private folder."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self._folder, self._log = folder, log
+
+    def get(self, key: str) -> bytes | None:
+        """The object, or None when there is none that this user wrote."""
+        file = self._folder / (key + _SUFFIX)
+        if not file.exists() and not file.is_symlink():
+            return None
+        problem = _not_private(self._folder, directory=True) or _not_private(file, directory=False)
+        if problem:
+            self._log(f"native object cache ignored: {problem}")
+            return None
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            self._log(f"native object cache ignored: {file}: {error.strerror}")
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object; a folder that cannot be used is a log line."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            problem = _not_private(self._folder, directory=True)
+            if problem:
+                self._log(f"native object not cached: {problem}")
+                return
+            temporary = self._folder / f".{key}.{os.getpid()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as stream:
+                stream.write(data)
+            temporary.replace(self._folder / (key + _SUFFIX))
+        except OSError as error:
+            self._log(
+                f"native object not cached: {self._folder}: {error.strerror}; every start "
+                "compiles again (set HEDGEROW_CACHE_DIR to a folder that can be written)"
+            )
+
+
+def _not_private(path: Path, *, directory: bool) -> str | None:
+    """Why nobody should run code from there; None = it is this user's alone."""
+    if not hasattr(os, "getuid"):
+        return None
+    try:
+        status = path.lstat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    right_kind = stat.S_ISDIR(status.st_mode) if directory else stat.S_ISREG(status.st_mode)
+    if not right_kind:
+        return f"{path}: not a {'folder' if directory else 'plain file'}"
+    if status.st_uid != os.getuid():
+        return f"{path}: belongs to another user; remove it"
+    if status.st_mode & 0o022:
+        return f"{path}: others may write to it; chmod 700 it"
+    return None

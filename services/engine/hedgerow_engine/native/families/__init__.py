@@ -1,0 +1,46 @@
+"""Which families the native executor knows, and where each reads its geometry and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from hedgerow_engine.native.families import bert
+from hedgerow_engine.native.families.config import UnsupportedError
+from hedgerow_engine.native.geometry import Geometry
+from hedgerow_engine.native.tensors import ModelTensors
+from hedgerow_engine.weights import Weights
+from hedgerow_shared.modelcard import ModelCard
+
+__all__ = ["FAMILIES", "Family", "UnsupportedError", "family_of"]
+
+
+class Family(Protocol):
+    """A module of this package."""
+
+    def geometry(self, card: ModelCard, table: str) -> Geometry:
+        """The shape of a card's model, whose word table is of dtype `table` ("F32", "F16",
+        "BF16"). Raises UnsupportedError with the reason."""
+        ...
+
+    def tensors(self, card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
+        """Its weights. Raises StartupError naming file and tensor."""
+        ...
+
+
+FAMILIES: Mapping[str, Family] = {
+    name: cast(Family, module)
+    for module, names in ((bert, ("bert", "roberta", "xlm-roberta", "camembert")),)
+    for name in names
+}
+
+
+def family_of(card: ModelCard) -> Family:
+    """Raises UnsupportedError when there is none."""
+    family = FAMILIES.get(card.model_type)
+    if family is None:
+        known = ", ".join(sorted(FAMILIES))
+        raise UnsupportedError(
+            f"model_type {card.model_type!r} has no native program (there: {known})"
+        )
+    return family

@@ -1,0 +1,289 @@
+"""A small language for writing kernels: Python expressions that become LLVM instructions.
+
+`Int`, `Bool`, `Ptr` and `Real` wrap LLVM values so that a kernel reads like arithmetic:
+`row = base + index * stride` emits a multiply and an address computation. `Kernel` is one
+function being written; `Unit` is the module all kernels of a program live in.
+
+    k = unit.kernel("scale", ptrs=2, ints=1)
+    source, target = k.ptrs
+    with k.loop(0, k.ints[0]) as loop:
+        here = loop.index * 64
+        k.store(k.load(source + here) * 2.0, target + here)
+    scale = k.done()
+
+Offsets are bytes. Vectors have the width of the unit's rung. There is no aliasing magic and no
+automatic vectorising: what is written is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+from hedgerow_engine.native.rungs import Rung
+from hedgerow_engine.native.values import (
+    BFLOAT,
+    F32,
+    I32,
+    I64,
+    PTR,
+    VOID,
+    Bool,
+    Int,
+    Loop,
+    Operand,
+    Ptr,
+    Real,
+    constant_vector,
+)
+
+__all__ = ["Bool", "Function", "Int", "Kernel", "Loop", "Operand", "Ptr", "Real", "Unit"]
+
+
+class Function:
+    """A finished kernel; calling it inside another kernel emits the call."""
+
+    def __init__(self, raw: ir.Function) -> None:
+        self.raw = raw
+
+    def __call__(self, k: Kernel, ptrs: Sequence[Ptr], ints: Sequence[Int | int] = ()) -> None:
+        k.b.call(self.raw, [*(p.v for p in ptrs), *(k.int(i).v for i in ints)])
+
+
+class Unit:
+    """One LLVM module, written for one rung. Each kernel is written once, by its name."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+        self.module = ir.Module("hedgerow")
+        self._written: dict[str, Function] = {}
+
+    def kernel(self, name: str, *, ptrs: int = 0, ints: int = 0, export: bool = False) -> Kernel:
+        """Begin a function of so many pointers, then so many 64-bit integers; no result."""
+        kind = ir.FunctionType(VOID, [PTR] * ptrs + [I64] * ints)
+        function = ir.Function(self.module, kind, name)
+        function.linkage = "" if export else "internal"
+        function.attributes.add("nounwind")
+        if not export:
+            function.attributes.add("noinline")
+        return Kernel(self, function, ptrs)
+
+    def once(self, name: str, write: Callable[[], Function]) -> Function:
+        """The function `name`, written at its first use."""
+        if name not in self._written:
+            self._written[name] = write()
+        return self._written[name]
+
+    def external(self, name: str, result: ir.Type, params: Sequence[ir.Type]) -> ir.Function:
+        """An LLVM intrinsic or a C library function."""
+        known = self.module.globals.get(name)
+        if isinstance(known, ir.Function):
+            return known
+        return ir.Function(self.module, ir.FunctionType(result, list(params)), name)
+
+    def __str__(self) -> str:
+        return str(self.module)
+
+
+class Kernel:
+    """A function being written. Instructions go to the end of the current block."""
+
+    def __init__(self, unit: Unit, function: ir.Function, num_ptrs: int) -> None:
+        self.unit = unit
+        self.rung = unit.rung
+        self.function = function
+        self.b = ir.IRBuilder(function.append_basic_block())
+        self.ptrs = [Ptr(self.b, a) for a in function.args[:num_ptrs]]
+        self.ints = [Int(self.b, a) for a in function.args[num_ptrs:]]
+        lanes = self.rung.lanes
+        self.vector = ir.VectorType(F32, lanes)
+        self.int_vector = ir.VectorType(I32, lanes)
+        act = BFLOAT if self.rung.dtype == "bfloat16" else F32
+        self.act_vector = ir.VectorType(act, lanes)
+        self.operand = ir.VectorType(act, lanes * self.rung.group)
+
+    def done(self) -> Function:
+        self.b.ret_void()
+        return Function(self.function)
+
+    # Constants -----------------------------------------------------------------------------
+
+    def int(self, value: Int | int) -> Int:
+        return value if isinstance(value, Int) else Int(self.b, I64(value))
+
+    def real(self, value: float) -> Real:
+        """The same number in every lane."""
+        return Real(self.b, constant_vector(self.vector, value))
+
+    def scalar(self, value: float) -> Real:
+        return Real(self.b, constant_vector(F32, value))
+
+    def to_real(self, value: Int) -> Real:
+        """A number of tokens as a float32 scalar."""
+        return Real(self.b, self.b.sitofp(value.v, F32))
+
+    def null(self) -> Ptr:
+        return Ptr(self.b, ir.Constant(PTR, None))
+
+    # Memory --------------------------------------------------------------------------------
+
+    def load(self, p: Ptr) -> Real:
+        """A vector of float32."""
+        return Real(self.b, self.b.load(p.v, typ=self.vector, align=4))
+
+    def store(self, value: Real, p: Ptr) -> None:
+        self.b.store(value.v, p.v, align=4)
+
+    def load_as(self, p: Ptr, kind: ir.Type) -> Real:
+        """A vector of `kind` (float, half, bfloat), widened to float32."""
+        raw = self.b.load(p.v, typ=ir.VectorType(kind, self.rung.lanes), align=2)
+        return Real(self.b, raw if kind is F32 else self.b.fpext(raw, self.vector))
+
+    def load_act(self, p: Ptr) -> Real:
+        """A vector of activations, widened to float32."""
+        return self.load_as(p, self.act_vector.element)
+
+    def store_act(self, value: Real, p: Ptr) -> None:
+        """Round a float32 vector to the rung's type and store it."""
+        narrow = self.rung.dtype == "bfloat16"
+        raw = self.b.fptrunc(value.v, self.act_vector) if narrow else value.v
+        self.b.store(raw, p.v, align=self.rung.act_bytes)
+
+    def load_scalar(self, p: Ptr) -> Real:
+        return Real(self.b, self.b.load(p.v, typ=F32, align=4))
+
+    def load_operand(self, p: Ptr) -> Operand:
+        """`lanes` groups of four bytes, ready to be multiplied."""
+        return Operand(self.b.load(p.v, typ=self.operand, align=4))
+
+    def spread_group(self, p: Ptr) -> Operand:
+        """One group of four bytes, copied to every lane."""
+        raw = self.splat_raw(self.b.load(p.v, typ=I32, align=4), self.int_vector)
+        return Operand(self.b.bitcast(raw, self.operand))
+
+    def load_int(self, p: Ptr) -> Int:
+        return Int(self.b, self.b.load(p.v, typ=I64, align=8))
+
+    def load_int32(self, p: Ptr) -> Int:
+        return Int(self.b, self.b.sext(self.b.load(p.v, typ=I32, align=4), I64))
+
+    def load_ptr(self, p: Ptr) -> Ptr:
+        return Ptr(self.b, self.b.load(p.v, typ=PTR, align=8))
+
+    def store_int(self, value: Int | int, p: Ptr) -> None:
+        self.b.store(self.int(value).v, p.v, align=8)
+
+    def store_int32(self, value: Int, p: Ptr) -> None:
+        self.b.store(self.b.trunc(value.v, I32), p.v, align=4)
+
+    def store_scalar(self, value: Real, p: Ptr) -> None:
+        self.b.store(value.v, p.v, align=4)
+
+    # Vectors -------------------------------------------------------------------------------
+
+    def splat(self, value: Real) -> Real:
+        """A scalar in every lane."""
+        return Real(self.b, self.splat_raw(value.v, self.vector))
+
+    def splat_raw(self, value: Any, kind: ir.VectorType) -> Any:
+        undefined = ir.Constant(kind, ir.Undefined)
+        first = self.b.insert_element(undefined, value, I32(0))
+        zeros = ir.Constant(ir.VectorType(I32, kind.count), [I32(0)] * kind.count)
+        return self.b.shuffle_vector(first, undefined, zeros)
+
+    def dot(self, total: Real, a: Operand, b: Operand) -> Real:
+        """total + a * b in every lane, summed over the numbers of a group."""
+        name, lanes = self.rung.name, self.rung.lanes
+        if self.rung.group == 1:
+            return self.fma(Real(self.b, a.v), Real(self.b, b.v), total)
+        intrinsic = {
+            "avx512bf16": "llvm.x86.avx512bf16.dpbf16ps.512",
+            "neonbf16": f"llvm.aarch64.neon.bfdot.v{lanes}f32.v{2 * lanes}bf16",
+        }[name]
+        params = [self.vector, self.operand, self.operand]
+        function = self.unit.external(intrinsic, self.vector, params)
+        return Real(self.b, self.b.call(function, [total.v, a.v, b.v]))
+
+    def fma(self, a: Real, b: Real | float, c: Real | float) -> Real:
+        """a * b + c, rounded once."""
+        kind = a.v.type
+        suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+        function = self.unit.external(f"llvm.fma.{suffix}", kind, [kind] * 3)
+        args = [a.v, a.like(b).v, a.like(c).v]
+        return Real(self.b, self.b.call(function, args))
+
+    def unary(self, name: str, a: Real) -> Real:
+        """An LLVM intrinsic of one float argument: "sqrt", "floor", "fabs"."""
+        kind = a.v.type
+        suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+        function = self.unit.external(f"llvm.{name}.{suffix}", kind, [kind])
+        return Real(self.b, self.b.call(function, [a.v]))
+
+    def sum(self, a: Real) -> Real:
+        """The sum of all lanes; its order is fixed when the program is compiled."""
+        function = self.unit.external(
+            f"llvm.vector.reduce.fadd.v{self.rung.lanes}f32", F32, [F32, self.vector]
+        )
+        zero = constant_vector(F32, 0.0)
+        return Real(self.b, self.b.call(function, [zero, a.v], fastmath=("reassoc",)))
+
+    def largest(self, a: Real) -> Real:
+        """The largest lane."""
+        function = self.unit.external(
+            f"llvm.vector.reduce.fmax.v{self.rung.lanes}f32", F32, [self.vector]
+        )
+        return Real(self.b, self.b.call(function, [a.v], fastmath=("nnan",)))
+
+    def choose(self, condition: Bool, yes: Any, no: Any) -> Any:
+        """`yes` or `no`, two values of one class."""
+        return type(yes)(self.b, self.b.select(condition.v, yes.v, no.v))
+
+    # Control -------------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(
+        self, start: Int | int, stop: Int | int, step: int = 1, carry: Sequence[Real] = ()
+    ) -> Generator[Loop]:
+        """`for index in range(start, stop, step)`; carried values stay in registers."""
+        first, last, before = self.int(start), self.int(stop), self.b.block
+        head, body, after = (self.function.append_basic_block() for _ in range(3))
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(I64)
+        index.add_incoming(first.v, before)
+        phis = [self.b.phi(value.v.type) for value in carry]
+        for phi, value in zip(phis, carry, strict=True):
+            phi.add_incoming(value.v, before)
+        self.b.cbranch(self.b.icmp_signed("<", index, last.v), body, after)
+        self.b.position_at_end(body)
+        loop = Loop(Int(self.b, index), [Real(self.b, phi) for phi in phis])
+        yield loop
+        index.add_incoming((loop.index + step).v, self.b.block)
+        for phi, value in zip(phis, loop.next, strict=True):
+            phi.add_incoming(value.v, self.b.block)
+        self.b.branch(head)
+        self.b.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: Bool) -> Generator[None]:
+        """`if condition:`"""
+        with self.b.if_then(condition.v):
+            yield
+
+    def dispatch(
+        self, n: Int, functions: Sequence[Function], ptrs: Sequence[Ptr], ints: Sequence[Int | int]
+    ) -> None:
+        """Call functions[n - 1]; n runs from 1 to their number."""
+        blocks = [self.function.append_basic_block() for _ in functions]
+        after = self.function.append_basic_block()
+        switch = self.b.switch(n.v, blocks[-1])
+        for i, (block, function) in enumerate(zip(blocks, functions, strict=True)):
+            if i + 1 < len(functions):
+                switch.add_case(I64(i + 1), block)
+            self.b.position_at_end(block)
+            function(self, ptrs, ints)
+            self.b.branch(after)
+        self.b.position_at_end(after)

@@ -1,0 +1,218 @@
+"""One transformer layer over all tokens of a pass, written as phases of tasks.
+
+By rows (the usual way): 128 rows at a time run everything between two attentions, so that their
+activations stay in L2 from one product to the next.
+
+    [rows]           norm?  ->  query, key, value projection  ->  rotate?
+    [sequence, head] attention
+    [rows]           output projection + residual  ->  norm  ->  MLP up  ->  MLP down + residual
+                     ->  norm?
+
+By columns (several threads, few tokens): every product is a phase of its own, shared out by
+column blocks, because there are too few rows to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hedgerow_engine.native.attention import attention
+from hedgerow_engine.native.crew import Phases
+from hedgerow_engine.native.epilogue import activate, add_residual, gate, store
+from hedgerow_engine.native.gemm import gemm
+from hedgerow_engine.native.geometry import Geometry
+from hedgerow_engine.native.ir import Function, Int, Kernel, Ptr
+from hedgerow_engine.native.norms import norm_rows
+from hedgerow_engine.native.rotary import rotate_rows
+from hedgerow_engine.native.words import FRAME, LAYER
+
+ROW_BLOCK = 128
+COLUMN_MODE_TOKENS = 64
+_COLUMN_TASKS = 8
+
+Columns = tuple[Int, Int]
+"""Column blocks [begin, end) of a product."""
+
+
+class Layer:
+    """A layer being written into kernel `k`; `block` is its LAYER block."""
+
+    def __init__(self, k: Kernel, g: Geometry, frame: Ptr, block: Ptr, local: Ptr) -> None:
+        self.k, self.g, self.frame, self.block = k, g, frame, block
+        act = k.rung.act_bytes
+        self.x, self.acts, self.qkv, self.context = (
+            FRAME.ptr(k, frame, name) for name in ("x", "acts", "qkv", "context")
+        )
+        self.x_step, self.acts_step = g.hidden * 4, g.hidden * act
+        self.qkv_step, self.context_step = g.qkv_width * act, g.context_width * act
+        self.inner_step = g.intermediate * act
+        # Per thread, for one block of rows: the sum before a norm, and the MLP's inside.
+        self.sums, self.inner = local, local + ROW_BLOCK * self.x_step
+
+    @classmethod
+    def local_bytes(cls, g: Geometry, act_bytes: int) -> int:
+        return ROW_BLOCK * (g.hidden * 4 + g.intermediate * act_bytes)
+
+    # What happens to rows [first, first + count) and column blocks [begin, end) ------------
+
+    def project_qkv(self, first: Int, count: Int, columns: Columns) -> None:
+        self._product(
+            gemm(self.k.unit, store()), "qkv", count, self.g.hidden, columns,
+            (self.acts + first * self.acts_step, self.acts_step),
+            (self.qkv + first * self.qkv_step, self.qkv_step), (self.k.null(), 0),
+        )  # fmt: skip
+
+    def project_out(self, first: Int, count: Int, columns: Columns) -> None:
+        x = (self.x + first * self.x_step, self.x_step)
+        out = x if self.g.norm_first else (self.sums, self.x_step)
+        self._product(
+            gemm(self.k.unit, add_residual()), "o", count, self.g.context_width, columns,
+            (self.context + first * self.context_step, self.context_step), out, x,
+        )  # fmt: skip
+
+    def mlp_up(self, first: Int, count: Int, columns: Columns) -> None:
+        epilogue = (gate if self.g.gated else activate)(self.g.activation)
+        self._product(
+            gemm(self.k.unit, epilogue), "up", count, self.g.hidden, columns,
+            (self.acts + first * self.acts_step, self.acts_step),
+            (self.inner, self.inner_step), (self.k.null(), 0),
+        )  # fmt: skip
+
+    def mlp_down(self, first: Int, count: Int, columns: Columns) -> None:
+        x = (self.x + first * self.x_step, self.x_step)
+        out = x if self.g.norm_first else (self.sums, self.x_step)
+        self._product(
+            gemm(self.k.unit, add_residual()), "down", count, self.g.intermediate, columns,
+            (self.inner, self.inner_step), out, x,
+        )  # fmt: skip
+
+    def norm(self, name: str, first: Int, count: Int, sums_first: Int) -> None:
+        """Norm-first: x -> acts. Else: sums (whose row 0 is row `sums_first`) -> x and acts."""
+        k, g = self.k, self.g
+        function = norm_rows(k.unit, g.norm, g.hidden, g.eps, keep=not g.norm_first)
+        x, acts = self.x + first * self.x_step, self.acts + first * self.acts_step
+        source = x if g.norm_first else self.sums + (first - sums_first) * self.x_step
+        weight, bias = (LAYER.ptr(k, self.block, name + part) for part in ("", "_bias"))
+        steps = [self.x_step, self.x_step, self.acts_step]
+        function(k, [source, weight, bias, x, acts], [k.int(0), count, *steps])
+
+    def norm_before_attention(self, first: Int, count: Int) -> None:
+        """Where a layer has no such norm (ModernBERT's first), `acts` holds its input already."""
+        if self.g.norm_first:
+            missing = LAYER.ptr(self.k, self.block, "attention_norm").is_null()
+            with self.k.when(~missing):
+                self.norm("attention_norm", first, count, first)
+
+    def rotate(self, first: Int, count: Int) -> None:
+        if not self.g.rotary:
+            return
+        k, g = self.k, self.g
+        eps = g.eps if g.qk_norm else None
+        function = rotate_rows(k.unit, g.heads, g.kv_heads, g.head_dim, eps)
+        table, q_norm, k_norm = (
+            LAYER.ptr(k, self.block, name) for name in ("rope", "q_norm", "k_norm")
+        )
+        places = FRAME.ptr(k, self.frame, "places")
+        ints = [first, first + count, self.qkv_step]
+        function(k, [self.qkv, places, table, q_norm, k_norm], ints)
+
+    def attend(self, sequence: Int, kv_head: Int, scratch: Ptr) -> None:
+        k, g, act = self.k, self.g, self.k.rung.act_bytes
+        first, length = sequence_rows(k, self.frame, sequence)
+        row, group = self.qkv + first * self.qkv_step, g.heads // g.kv_heads
+        q = row + kv_head * (group * g.head_dim * act)
+        keys = row + (kv_head * (g.head_dim * act) + g.heads * g.head_dim * act)
+        values = keys + g.kv_heads * g.head_dim * act
+        out = self.context + first * self.context_step + kv_head * (group * g.head_dim * act)
+        back, ahead = (LAYER.int(k, self.block, name) for name in ("back", "ahead"))
+        attention(k.unit, g.attention)(
+            k,
+            [q, keys, values, out, scratch],
+            [length, self.qkv_step, self.context_step, back, ahead],
+        )
+
+    def _product(
+        self, function: Function, name: str, rows: Int, depth: int, columns: Columns,
+        a: tuple[Ptr, int], c: tuple[Ptr, int], r: tuple[Ptr, int],
+    ) -> None:  # fmt: skip
+        k = self.k
+        weight, bias = (LAYER.ptr(k, self.block, name + part) for part in ("", "_bias"))
+        ints = [rows, k.int(depth // k.rung.group), *columns, a[1], c[1], r[1]]
+        function(k, [a[0], weight, bias, c[0], r[0]], ints)
+
+
+def sequence_rows(k: Kernel, frame: Ptr, sequence: Int) -> tuple[Int, Int]:
+    """(first row, length) of a sequence; the pass's first row is 0 whatever its batch was."""
+    cu_seqlens = FRAME.ptr(k, frame, "cu_seqlens")
+    here = cu_seqlens + sequence * 4
+    start = k.load_int32(here)
+    return start - k.load_int32(cu_seqlens), k.load_int32(here + 4) - start
+
+
+def by_rows(layer: Layer, phases: Phases, rows_per_task: Int, scratch: Ptr) -> None:
+    k, g = layer.k, layer.g
+    num_tokens = FRAME.int(k, layer.frame, "num_tokens")
+    num_tasks = (num_tokens + rows_per_task - 1) // rows_per_task
+
+    def all_columns(width: int) -> Columns:
+        return k.int(0), k.int(width // k.rung.columns)
+
+    with phases.tasks(num_tasks) as task:
+        first = task * rows_per_task
+        count = (num_tokens - first).at_most(rows_per_task)
+        layer.norm_before_attention(first, count)
+        layer.project_qkv(first, count, all_columns(g.qkv_width))
+        layer.rotate(first, count)
+    _attention_phase(layer, phases, scratch)
+    with phases.tasks(num_tasks) as task:
+        first = task * rows_per_task
+        count = (num_tokens - first).at_most(rows_per_task)
+        layer.project_out(first, count, all_columns(g.hidden))
+        layer.norm("mlp_norm" if g.norm_first else "attention_norm", first, count, first)
+        layer.mlp_up(first, count, all_columns(_up_width(g)))
+        layer.mlp_down(first, count, all_columns(g.hidden))
+        if not g.norm_first:
+            layer.norm("mlp_norm", first, count, first)
+
+
+def by_columns(layer: Layer, phases: Phases, scratch: Ptr) -> None:
+    """All tokens in every product; every thread's layer has the same local buffers."""
+    k, g = layer.k, layer.g
+    count, zero = FRAME.int(k, layer.frame, "num_tokens"), k.int(0)
+    rows = k.rung.rows
+
+    def columns_phase(width: int, product: Callable[[Int, Int, Columns], None]) -> None:
+        blocks = width // k.rung.columns
+        tasks = min(blocks, _COLUMN_TASKS)
+        with phases.tasks(k.int(tasks)) as task:
+            product(zero, count, (task * blocks // tasks, (task + 1) * blocks // tasks))
+
+    def rows_phase(work: Callable[[Int, Int], None]) -> None:
+        with phases.tasks((count + (rows - 1)) // rows) as task:
+            first = task * rows
+            work(first, (count - first).at_most(rows))
+
+    if g.norm_first:
+        rows_phase(layer.norm_before_attention)
+    columns_phase(g.qkv_width, layer.project_qkv)
+    if g.rotary:
+        rows_phase(layer.rotate)
+    _attention_phase(layer, phases, scratch)
+    columns_phase(g.hidden, layer.project_out)
+    after = "mlp_norm" if g.norm_first else "attention_norm"
+    rows_phase(lambda first, n: layer.norm(after, first, n, zero))
+    columns_phase(_up_width(g), layer.mlp_up)
+    columns_phase(g.hidden, layer.mlp_down)
+    if not g.norm_first:
+        rows_phase(lambda first, n: layer.norm("mlp_norm", first, n, zero))
+
+
+def _attention_phase(layer: Layer, phases: Phases, scratch: Ptr) -> None:
+    num_seqs = FRAME.int(layer.k, layer.frame, "num_seqs")
+    with phases.tasks(num_seqs * layer.g.kv_heads) as task:
+        sequence = task // layer.g.kv_heads
+        layer.attend(sequence, task - sequence * layer.g.kv_heads, scratch)
+
+
+def _up_width(g: Geometry) -> int:
+    return g.intermediate * (2 if g.gated else 1)

@@ -1,0 +1,136 @@
+"""One model's weights, packed for one rung, and the MODEL words that point to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hedgerow_engine.native.approx import LOG2_E
+from hedgerow_engine.native.memory import Memory, address, padded
+from hedgerow_engine.native.packing import Floats, interleave_gate, pack
+from hedgerow_engine.native.rungs import Rung
+from hedgerow_engine.native.tensors import Affine, LayerTensors, ModelTensors, rope_table
+from hedgerow_engine.native.words import LAYER, MODEL, TAIL
+
+
+class PackedModel:
+    """Everything a program reads of a model. Word embeddings stay in their mapped file."""
+
+    def __init__(self, tensors: ModelTensors, rung: Rung, *, max_positions: int) -> None:
+        self._rung, self._geometry = rung, tensors.geometry
+        self.num_layers = tensors.num_layers
+        self._max_positions = max_positions
+        self._kept: list[npt.NDArray[Any]] = [tensors.word.data]
+        self._ropes: dict[float, int] = {}
+        self._zeros = np.zeros(1 << 16, np.float32)
+        self._memory = Memory(tensors.num_layers * self._layer_bytes())
+        self._layers = LAYER.new(tensors.num_layers)
+        for i in range(tensors.num_layers):
+            self._pack_layer(self._layers[i], tensors.layer(i))
+        self.words = MODEL.new()[0]
+        self._put_model(tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._memory.num_bytes
+
+    def _layer_bytes(self) -> int:
+        """Matrices of one layer, packed."""
+        g = self._geometry
+        up = g.intermediate * (2 if g.gated else 1)
+        sizes = (
+            g.qkv_width * g.hidden,
+            g.hidden * g.context_width,
+            up * g.hidden,
+            g.hidden * g.intermediate,
+        )
+        return sum(padded(size * self._rung.act_bytes) for size in sizes)
+
+    def _put_model(self, tensors: ModelTensors) -> None:
+        MODEL.put(
+            self.words,
+            word=address(tensors.word.data),
+            position=self._keep(tensors.position),
+            layers=address(self._layers),
+            num_layers=tensors.num_layers,
+        )
+        for name, norm in (
+            ("embed_norm", tensors.embed_norm),
+            ("final_norm", tensors.final_norm),
+        ):
+            self._put_norm(MODEL, self.words, name, norm)
+        steps = TAIL.new(max(1, len(tensors.tail)))
+        for words, affine in zip(steps, tensors.tail):
+            TAIL.put(words, weight=self._keep(affine.weight), bias=self._keep(affine.bias))
+        MODEL.put(self.words, tail=address(steps))
+        self._kept.append(steps)
+
+    def _pack_layer(self, words: npt.NDArray[np.int64], layer: LayerTensors) -> None:
+        g = self._geometry
+        # The softmax runs in powers of two, and its scale is part of the queries.
+        scale = LOG2_E / np.sqrt(g.head_dim)
+        q_rows = np.ones(g.qkv_width, np.float32)
+        q_norm = layer.q_norm
+        if q_norm is None:
+            q_rows[: g.context_width] = scale
+        else:
+            q_norm = (q_norm * scale).astype(np.float32)
+        self._put_matrix(words, "qkv", _scaled(layer.qkv, q_rows))
+        self._put_matrix(words, "o", layer.o)
+        self._put_matrix(words, "up", self._up(layer))
+        self._put_matrix(words, "down", layer.down)
+        self._put_norm(LAYER, words, "attention_norm", layer.attention_norm)
+        self._put_norm(LAYER, words, "mlp_norm", layer.mlp_norm)
+        LAYER.put(
+            words,
+            q_norm=self._keep(q_norm),
+            k_norm=self._keep(layer.k_norm),
+            rope=self._rope(layer.rope_theta) if g.rotary else 0,
+            back=layer.back,
+            ahead=layer.ahead,
+        )
+
+    def _up(self, layer: LayerTensors) -> Affine:
+        gate, up = layer.gate, layer.up
+        if gate is None:
+            return up
+        weight = interleave_gate(gate.weight, up.weight, self._rung)
+        if gate.bias is None or up.bias is None:
+            return Affine(weight)
+        return Affine(weight, interleave_gate(gate.bias, up.bias, self._rung))
+
+    def _put_matrix(self, words: npt.NDArray[np.int64], name: str, affine: Affine) -> None:
+        n, k = affine.weight.shape
+        target = self._memory.take(n * k * self._rung.act_bytes)
+        pack(affine.weight, self._rung, out=target)
+        bias = affine.bias if affine.bias is not None else self._zeros[:n]
+        LAYER.put(words, **{name: address(target), f"{name}_bias": self._keep(bias)})
+
+    def _put_norm(self, layout: Any, words: Any, name: str, norm: Affine | None) -> None:
+        """A layer norm without bias adds zeros."""
+        if norm is None:
+            return
+        bias = norm.bias if norm.bias is not None else self._zeros[: norm.weight.shape[0]]
+        places = {name: self._keep(norm.weight), f"{name}_bias": self._keep(bias)}
+        layout.put(words, **places)
+
+    def _rope(self, theta: float) -> int:
+        if theta not in self._ropes:
+            table = rope_table(theta, self._geometry.head_dim, self._max_positions)
+            self._ropes[theta] = self._keep(table)
+        return self._ropes[theta]
+
+    def _keep(self, array: Floats | None) -> int:
+        """The address of a float32 array that now lives as long as this model; 0 = none."""
+        if array is None:
+            return 0
+        kept = np.ascontiguousarray(array, np.float32)
+        self._kept.append(kept)
+        return address(kept)
+
+
+def _scaled(affine: Affine, rows: Floats) -> Affine:
+    bias = None if affine.bias is None else affine.bias * rows
+    return Affine(affine.weight * rows[:, None], bias)

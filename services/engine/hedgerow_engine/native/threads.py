@@ -1,0 +1,99 @@
+"""Helper threads of the latency mode, each pinned to a core of its own.
+
+A woken helper is put on the core of whoever woke it, and both then share that core while the
+other idles: twice the time of one thread. So caller and helpers are pinned, to cores that are
+not two threads of one core. Helpers sleep in the kernel between passes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from hedgerow_engine.native.crew import SLEEPERS, crew_bytes
+from hedgerow_engine.native.memory import Memory, address
+
+_JOIN_S = 5.0
+
+
+def usable_threads(asked: int, log: Callable[[str], None]) -> int:
+    """How many of the asked threads can have a core of their own here."""
+    if asked == 1:
+        return 1
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
+        log("native: --threads above 1 needs Linux on x86-64 or arm64; running 1 thread")
+        return 1
+    cores = len(separate_cores())
+    if cores < asked:
+        log(f"native: --threads {asked}, but this process may use {cores} cores; running {cores}")
+    return min(asked, cores)
+
+
+def separate_cores() -> list[int]:
+    """CPU numbers this process may run on, one per physical core, in order."""
+    chosen: list[int] = []
+    seen: set[str] = set()
+    for cpu in sorted(os.sched_getaffinity(0)):
+        file = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            siblings = file.read_text("ascii").strip()
+        except OSError:
+            siblings = str(cpu)
+        if siblings not in seen:
+            seen.add(siblings)
+            chosen.append(cpu)
+    return chosen
+
+
+class Crew:
+    """The shared block of a program's threads, and the helpers that serve it.
+
+    helper, dismiss: the program's exported functions (model, crew, member) and (crew); the
+        first returns after the second
+    """
+
+    def __init__(
+        self,
+        helper: Callable[[int, int, int], None],
+        dismiss: Callable[[int], None],
+        model: int,
+        threads: int,
+    ) -> None:
+        memory = Memory(crew_bytes(threads))
+        self._block = memory.take(crew_bytes(threads))
+        self.address = address(self._block)
+        self._cores = separate_cores()[:threads]
+        self._pinned: set[int] = set()
+        self._helper, self._dismiss, self._model = helper, dismiss, model
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(member,), name=f"hedgerow-native-{member}", daemon=True
+            )
+            for member in range(1, threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def pin_caller(self) -> None:
+        """Put the calling thread on the first core, at its first pass."""
+        me = threading.get_ident()
+        if me not in self._pinned:
+            os.sched_setaffinity(0, {self._cores[0]})
+            self._pinned.add(me)
+
+    def close(self) -> None:
+        """Send the helpers home. No pass may be running."""
+        self._dismiss(self.address)
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def sleeping(self) -> int:
+        """Helpers asleep at the moment; for tests."""
+        return int(self._block.view("i8")[SLEEPERS // 8])
+
+    def _serve(self, member: int) -> None:
+        os.sched_setaffinity(0, {self._cores[member]})
+        self._helper(self._model, self.address, member)
