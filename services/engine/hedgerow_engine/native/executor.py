@@ -136,6 +136,11 @@ class NativeExecutor:
         """Held by arenas that wait for their next pass."""
         return self._arenas.num_bytes
 
+    @property
+    def helpers_asleep(self) -> int:
+        """Helper threads that sleep in the kernel at the moment."""
+        return 0 if self._crew is None else self._crew.sleeping()
+
     def close(self) -> None:
         """Send helper threads home."""
         if self._crew is not None:
