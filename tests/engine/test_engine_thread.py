@@ -40,6 +40,7 @@ class FakeExecutor:
     def __init__(self) -> None:
         self.log: list[int] = []
         self.gates: dict[int, threading.Event] = {}
+        self.running = threading.Event()
 
     def rows(self, batch: RaggedBatch) -> Pass:
         first = batch.input_ids[batch.cu_seqlens[:-1]]
@@ -48,6 +49,7 @@ class FakeExecutor:
     def launch(self, batch: RaggedBatch, heads: Any) -> Pending:
         self.log.append(int(batch.input_ids[0]))
         if int(batch.input_ids[0]) in self.gates:
+            self.running.set()
             self.gates[int(batch.input_ids[0])].wait(10)
         return Ready(self.rows(batch))
 
@@ -116,6 +118,7 @@ def test_a_query_overtakes_queued_bulk_and_bulk_keeps_its_order(minilm_folder: P
     engine = engine_on(thread, executor, minilm_folder)
     executor.gates[1] = threading.Event()
     steps = [engine.step(batch_of(i), Lane.BULK) for i in (1, 2, 3)]
+    assert executor.running.wait(10)
     query = engine.step(batch_of(9), Lane.QUERY)
     executor.gates[1].set()
     assert query.result().rows[0][0][0] == 9

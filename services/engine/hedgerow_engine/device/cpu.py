@@ -53,16 +53,18 @@ class CpuDevice:
         if reason is not None:
             return None, reason
         try:
-            from hedgerow_engine.native.build import Unsupported
             from hedgerow_engine.native.executor import NativeExecutor
-        except ImportError as error:
+            from hedgerow_engine.native.families import UnsupportedError
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("hedgerow"):
+                raise
             return None, f"{error.name} is not installed (pip install 'hedgerow[cpu]')"
         settings = self._settings
         try:
             executor = NativeExecutor.load(
                 card, weights.again(), dtype=settings.dtype, threads=settings.threads, log=self._log
             )
-        except Unsupported as error:
+        except UnsupportedError as error:
             return None, str(error)
         return executor, ""
 
