@@ -15,6 +15,7 @@ from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.model import PackedModel
 from hedgerow_engine.native.program import write_program
 from hedgerow_engine.native.rungs import Rung, choose_rung
+from hedgerow_engine.native.selftest import self_test
 from hedgerow_engine.native.threads import usable_threads
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
@@ -70,6 +71,9 @@ def build(
     threads = usable_threads(threads, log)
     program = load_program(g, chosen, threads=threads, log=log, cache=cache or cache_folder())
     model = PackedModel(tensors, chosen, max_positions=card.max_seq_len)
+    failure = self_test(program, model, tensors, chosen, threads=threads)
+    if failure:
+        raise UnsupportedError(failure)
     weights.finish()
     return Built(card=card, geometry=g, rung=chosen, model=model, program=program, threads=threads)
 

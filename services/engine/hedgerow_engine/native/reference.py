@@ -1,0 +1,127 @@
+"""The same model in plain numpy: what a program must compute, written to be read.
+
+One sequence, float32, no blocks, no packing. The self-test compares a program with it at every
+start; tests compare it with transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import erf, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from hedgerow_engine.native.geometry import Geometry, TailStep
+from hedgerow_engine.native.norms import NormKind
+from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors, rope_table
+from hedgerow_shared.modelcard import PoolingMode
+
+_ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "identity": lambda x: x,
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(erf)(x / sqrt(2))),
+    "gelu_tanh": lambda x: x * 0.5 * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+def reference_row(
+    model: ModelTensors, ids: npt.NDArray[np.int32], *, num_layers: int | None = None
+) -> Floats:
+    """One row of the answer, not scaled to length 1: embed, `num_layers` layers, pool, tail."""
+    g = model.geometry
+    x = model.word.data[ids]
+    x = ((x.astype(np.uint32) << 16).view(np.float32) if model.word.dtype == "BF16" else x) * 1.0
+    x = x.astype(np.float32) * np.float32(g.embed.scale)
+    if model.position is not None:
+        x = x + model.position[: len(ids)]
+    if model.embed_norm is not None:
+        x = _norm(x, model.embed_norm, g.norm, g.eps)
+    for i in range(model.num_layers if num_layers is None else num_layers):
+        x = layer_forward(g, model.layer(i), x)
+    if model.final_norm is not None:
+        x = _norm(x, model.final_norm, g.norm, g.eps)
+    row = np.concatenate([_pool(x, mode) for mode in g.poolings])
+    for step, affine in zip(g.tail, model.tail, strict=True):
+        row = _tail(row, step, affine)
+    return row.astype(np.float32)
+
+
+def layer_forward(g: Geometry, layer: LayerTensors, x: Floats) -> Floats:
+    """[length, hidden] -> [length, hidden]."""
+    if g.norm_first:
+        inner = x if layer.attention_norm is None else _norm(x, layer.attention_norm, g.norm, g.eps)
+        x = x + _linear(_attend(g, layer, _linear(inner, layer.qkv)), layer.o)
+        return x + _mlp(g, layer, _norm(x, layer.mlp_norm, g.norm, g.eps))
+    assert layer.attention_norm is not None
+    x = x + _linear(_attend(g, layer, _linear(x, layer.qkv)), layer.o)
+    x = _norm(x, layer.attention_norm, g.norm, g.eps)
+    return _norm(x + _mlp(g, layer, x), layer.mlp_norm, g.norm, g.eps)
+
+
+def _attend(g: Geometry, layer: LayerTensors, qkv: Floats) -> Floats:
+    length = qkv.shape[0]
+    ends = np.cumsum([g.heads, g.kv_heads]) * g.head_dim
+    q, k, v = (part.reshape(length, -1, g.head_dim) for part in np.split(qkv, ends, axis=1))
+    if layer.q_norm is not None and layer.k_norm is not None:
+        q = _norm(q, Affine(layer.q_norm), "rms", g.eps)
+        k = _norm(k, Affine(layer.k_norm), "rms", g.eps)
+    if g.rotary:
+        table = rope_table(layer.rope_theta, g.head_dim, length)
+        q, k = _rotate(q, table), _rotate(k, table)
+    k, v = (np.repeat(part, g.heads // g.kv_heads, axis=1) for part in (k, v))
+    scores = np.einsum("ihd,jhd->hij", q, k) / sqrt(g.head_dim)
+    distance = np.arange(length)[None] - np.arange(length)[:, None]
+    scores[:, (distance < -layer.back) | (distance > layer.ahead)] = -np.inf
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    context: Floats = np.einsum("hij,jhd->ihd", weights, v)
+    return context.reshape(length, -1)
+
+
+def _rotate(x: Floats, table: Floats) -> Floats:
+    cos, sin = table[:, None, 0], table[:, None, 1]
+    low, high = np.split(x, 2, axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+def _mlp(g: Geometry, layer: LayerTensors, x: Floats) -> Floats:
+    act = _ACTIVATIONS[g.activation]
+    if layer.gate is None:
+        return _linear(act(_linear(x, layer.up)), layer.down)
+    return _linear(act(_linear(x, layer.gate)) * _linear(x, layer.up), layer.down)
+
+
+def _linear(x: Floats, affine: Affine) -> Floats:
+    product = x @ affine.weight.T
+    return product if affine.bias is None else product + affine.bias
+
+
+def _norm(x: Floats, affine: Affine, kind: NormKind, eps: float) -> Floats:
+    if kind == "layer":
+        x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * affine.weight
+    return x if affine.bias is None else x + affine.bias
+
+
+def _pool(x: Floats, mode: PoolingMode) -> Floats:
+    length = x.shape[0]
+    if mode == "cls":
+        return x[0]
+    if mode == "lasttoken":
+        return x[-1]
+    if mode == "max":
+        return x.max(axis=0)
+    if mode == "weightedmean":
+        places = np.arange(1, length + 1, dtype=np.float32)
+        return places @ x / np.float32(places.sum())
+    return x.sum(axis=0) / np.float32(sqrt(length) if mode == "mean_sqrt_len" else length)
+
+
+def _tail(row: Floats, step: TailStep, affine: Affine) -> Floats:
+    if step.kind != "dense":
+        return _norm(row, affine, step.kind, step.eps)
+    return _ACTIVATIONS[step.activation](_linear(row, affine))

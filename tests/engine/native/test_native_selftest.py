@@ -1,0 +1,64 @@
+"""The start-up test: it passes on what is right and names what is wrong; and what it compares
+with, the numpy reference, is transformers' model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from native_models import cosine, hidden_states, load, save
+from transformers import BertConfig, BertModel
+
+from hedgerow_engine.native import model as model_module
+from hedgerow_engine.native.build import word_table_dtype
+from hedgerow_engine.native.families import UnsupportedError, family_of
+from hedgerow_engine.native.reference import reference_row
+from hedgerow_engine.weights import Weights
+from hedgerow_shared.modelcard import read_card
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    config = BertConfig(
+        hidden_size=64,
+        num_attention_heads=2,
+        num_hidden_layers=2,
+        intermediate_size=128,
+        vocab_size=90,
+    )
+    model = BertModel(config, add_pooling_layer=False)
+    return model, save(model, tmp_path_factory.mktemp("bert"))
+
+
+def test_the_reference_is_transformers(bert) -> None:
+    model, folder = bert
+    card, weights = read_card(folder), Weights.open(folder)
+    family = family_of(card)
+    tensors = family.tensors(card, weights, family.geometry(card, word_table_dtype(weights)))
+    ids = np.arange(3, 30, dtype=np.int32)
+    row = reference_row(tensors, ids)
+    assert cosine(row, hidden_states(model, ids).mean(0)) >= 0.9999999
+
+
+@pytest.mark.parametrize("what", ["packing", "scale"])
+def test_a_wrong_program_or_packing_is_refused_before_it_serves(
+    bert, rung, monkeypatch, what: str
+) -> None:
+    if what == "packing":
+        monkeypatch.setattr(model_module, "pack", _shifted(model_module.pack))
+    else:
+        monkeypatch.setattr(model_module, "LOG2_E", 40.0)
+    with pytest.raises(UnsupportedError, match="self-test failed: a sequence of"):
+        load(bert[1], rung=rung.name)
+
+
+def test_weights_that_are_not_numbers_fail_the_test(bert, monkeypatch) -> None:
+    monkeypatch.setattr(model_module, "LOG2_E", float("nan"))
+    with pytest.raises(UnsupportedError, match="off by nan"):
+        load(bert[1])
+
+
+def _shifted(pack):
+    def wrong(weight, rung, out=None):
+        return pack(np.roll(weight, 1, axis=0), rung, out)
+
+    return wrong
