@@ -91,5 +91,5 @@ def test_warmed_lengths_are_captured_by_their_first_query(
 def test_a_length_the_positions_do_not_allow_is_refused(
     tmp_path: Path, open_engine: OpenEngine
 ) -> None:
-    with pytest.raises(StartupError, match="--max-seq-len 65: .* allows 1 to 64"):
+    with pytest.raises(StartupError, match=r"--max-seq-len 65: .* allows 1 to 64"):
         open_engine(save(tmp_path / "m", model()), max_seq_len=65)
