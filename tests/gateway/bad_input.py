@@ -1,7 +1,7 @@
 """Every wrong request, what it is answered, and where it says the fault is.
 
 Each case: id -> (route, body as bytes or object, status, code, paths). The model is the toy
-WordPiece embedder under the alias `toy` with dimension 8, without token ids, 4 inputs at most.
+WordPiece embedder under the alias `toy` with dimension 8; token ids are off, limits default.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, Any, int, str, list[str | None]]] = {
     "float-items": ("embed", {"input": [1.5]}, 400, "invalid_input", ["input[0]"]),
     "token-ids": ("embed", {"input": [64, 65]}, 400, "token_ids_not_enabled", ["input"]),
     "token-id-lists": ("embed", {"input": [[64], [65]]}, 400, "token_ids_not_enabled", ["input"]),
-    "too-many": ("embed", {"input": ["a"] * 5}, 400, "invalid_input", ["input"]),
+    "too-many": ("embed", {"input": ["a"] * 8193}, 400, "invalid_input", ["input"]),
     "unknown-encoding": (
         "embed", {"input": "a", "encoding_format": "hex"}, 400, "invalid_input",
         ["encoding_format"],
@@ -122,6 +122,11 @@ CASES: dict[str, tuple[str, Any, int, str, list[str | None]]] = {
         "invalid_input", ["input"],
     ),
 }  # fmt: skip
+
+
+def read(data: bytes) -> Any:
+    """An error body, in whichever form it came: that of the request."""
+    return json.loads(data) if data[:1] == b"{" else msgpack.unpackb(data)
 
 
 def raw(body: Any) -> bytes:

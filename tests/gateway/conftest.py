@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pydoc_data.topics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from tokenizers.processors import TemplateProcessing
 
 from hedgerow_shared.modelcard import ModelCard, read_card
+from tests.gateway.stack import Stack, running_stack
 
 DOCS = list(pydoc_data.topics.topics.values())
 QWEN_SPLIT = (
@@ -105,3 +107,16 @@ def toy_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One folder per tokenizer family: wordpiece, unigram, bpe."""
     root = tmp_path_factory.mktemp("toys")
     return {name: write_model(root / name, train()) for name, train in TRAINERS.items()}
+
+
+@pytest.fixture(scope="module")
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, toy_folders: dict[str, Path]
+) -> Iterator[Stack]:
+    """One gateway and one fast fake worker that serve the toy embedder as `toy`."""
+    folder = tmp_path_factory.mktemp("stack")
+    with running_stack(folder, f"toy={toy_folders['wordpiece']}") as found:
+        found.worker("--fake-ms", "4", "--fake-floor-ms", "0.2")
+        found.gateway("--max-body-bytes", "8000000")
+        found.wait()
+        yield found

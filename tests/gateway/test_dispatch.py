@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from hedgerow_gateway import flight
 from hedgerow_gateway.dispatch import Dispatcher, DispatchOptions, Work
 from hedgerow_gateway.fleet import Fleet, Worker
 from hedgerow_gateway.splitter import EMBED, split
@@ -62,8 +63,12 @@ class FakeBus:
     most_tokens: int = 0
     tokens: int = 0
     is_connected: bool = True
+    alive: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
 
     async def request(self, subject: str, data: bytes, *, timeout_s: float) -> Message:
+        if subject.startswith("$SRV.PING"):
+            return await self.ping(subject.rpartition(".")[2])
         self.asked.append(subject)
         chunk = decode_chunk(data)
         listener = self.listeners.get(subject)
@@ -80,6 +85,14 @@ class FakeBus:
         if isinstance(found, HedgerowError):
             raise found
         return Message(subject, encode_reply(found))
+
+    async def ping(self, worker: str) -> Message:
+        await asyncio.sleep(0.01)
+        if worker in self.gone:
+            raise NoWorkerError("nobody")
+        if worker not in self.alive:
+            raise DeadlineError("silence")
+        return Message("", b"{}")
 
     def publish_nowait(self, subject: str, data: bytes) -> None:
         self.cancelled.setdefault(subject, []).extend(decode_cancel(data))
@@ -156,6 +169,31 @@ async def test_with_nobody_else_alive_the_request_waits_for_its_own_deadline():
         await s.dispatcher.run(s.work(ttl_s=0.2))
     assert 0.15 < asyncio.get_running_loop().time() - began < 1
     assert s.bus.asked == [GROUP]
+
+
+async def test_when_nobody_was_heard_since_the_workers_are_asked_who_lives():
+    s = setup({GROUP: lambda c: None, direct("w2"): lambda c: answer("w2", c)})
+    s.bus.alive = {"w2"}
+    assert (await s.dispatcher.run(s.work())).rows
+    assert s.bus.asked == [GROUP, direct("w2")]
+
+
+async def test_a_worker_that_is_gone_is_replaced_by_one_that_joins(monkeypatch):
+    s = setup({GROUP: lambda c: None, direct("w9"): lambda c: answer("w9", c)}, ("w1",))
+    s.bus.gone = {"w1"}
+    task = asyncio.create_task(s.dispatcher.run(s.work(ttl_s=5)))
+    await asyncio.sleep(0.15)
+    assert not s.fleet.workers
+    s.fleet.workers["w9"] = Worker("w9", {"m": None}, asyncio.get_running_loop().time())
+    assert (await task).rows
+
+
+async def test_work_of_a_dead_fleet_is_given_up_before_its_deadline(monkeypatch):
+    monkeypatch.setattr(flight, "RECONNECT_S", 0.1)
+    s = setup({GROUP: lambda c: None}, ("w1",))
+    s.bus.gone = {"w1"}
+    with pytest.raises(WorkerLostError):
+        await asyncio.wait_for(s.dispatcher.run(s.work(ttl_s=60)), 5)
 
 
 async def test_a_late_first_answer_still_wins():

@@ -12,11 +12,12 @@ import msgspec
 
 from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus, Message, Subscription
-from hedgerow_shared.errors import BadChunkError, HedgerowError
+from hedgerow_shared.errors import BadChunkError, HedgerowError, NoWorkerError
 from hedgerow_shared.fleet import FleetModel, decode_event, parse_metadata
 
 _log = logging.getLogger("hedgerow.fleet")
 
+_PING = f"$SRV.PING.{subjects.SERVICE_NAME}"
 _INFO = f"$SRV.INFO.{subjects.SERVICE_NAME}"
 _STATS = f"$SRV.STATS.{subjects.SERVICE_NAME}"
 _REPLIES_S = 0.5
@@ -59,6 +60,7 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
         self._refused: set[tuple[str, str]] = set()
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self.workers: dict[str, Worker] = {}
 
     async def start(self) -> None:
@@ -71,9 +73,10 @@ class Fleet:
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._asking.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._subscription is not None:
             await self._subscription.unsubscribe()
 
@@ -94,6 +97,27 @@ class Fleet:
         """The least loaded worker of a model that is not in `avoid` and was heard since."""
         found = [w for w in self.serving(alias) if w.id not in avoid and w.heard_s >= since_s]
         return min(found, key=lambda w: w.backlog_tokens).id if found else None
+
+    def look_again(self, alias: str) -> None:
+        """Ask each worker of a model whether it is there, unless that is being asked already.
+
+        One that answers counts as heard; one whose subject has no listener left is dropped.
+        """
+        for worker in self.serving(alias):
+            if worker.id not in self._asking:
+                task = asyncio.create_task(self._ping(worker))
+                self._asking[worker.id] = task
+                task.add_done_callback(lambda _, gone=worker.id: self._asking.pop(gone, None))
+
+    async def _ping(self, worker: Worker) -> None:
+        try:
+            await self._bus.request(f"{_PING}.{worker.id}", b"", timeout_s=_REPLIES_S)
+        except NoWorkerError:
+            self._drop(worker.id, "is gone")
+        except HedgerowError as error:
+            _log.debug("fleet: worker %s is silent: %s", worker.id, error.message)
+        else:
+            worker.heard_s = self._clock()
 
     def _announced(self, message: Message) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from hedgerow_shared.wire import ChunkReply, decode_reply
 RECONNECT_S = 5.0
 """How long a chunk waits for a lost bus, and then for the first worker to be back on it."""
 _POLL_S = 0.02
+_SEEK_S = 0.1
 
 
 class Requests(Protocol):
@@ -67,22 +69,32 @@ class Flight:
             self._send(subjects.chunk(self._model))
             reply = await self._first(min(sent_s + attempt_s, self._end_s))
             if reply is None:
-                self._hedge(sent_s)
-            elif reply.error is None or not await self._again(reply):
+                return await self._hedge(sent_s)
+            if reply.error is None or not await self._again(reply):
                 return reply
-            second = await self._first(self._end_s)
-            return second or _failed(DeadlineError("no worker answered in time"))
+            return await self._first(self._end_s) or _LATE
         finally:
             for task in self._tasks:
                 task.cancel()
 
-    def _hedge(self, sent_s: float) -> None:
+    async def _hedge(self, sent_s: float) -> ChunkReply:
         """The first worker is silent. Nobody knows which it was, so ask one that has said
-        something since: that one is not it. With no such worker, keep waiting."""
-        other = self._fleet.other(self._model, (), sent_s)
-        if other is not None:
-            self.retried = True
-            self._send(subjects.worker_chunk(other, self._model))
+        something since: that one is not it. Meanwhile the first may still answer."""
+        gone_s = math.inf
+        while (now_s := self._loop.time()) < self._end_s:
+            other = self._fleet.other(self._model, (), sent_s)
+            if other is not None:
+                self.retried = True
+                self._send(subjects.worker_chunk(other, self._model))
+                return await self._first(self._end_s) or _LATE
+            self._fleet.look_again(self._model)
+            gone_s = math.inf if self._fleet.serving(self._model) else min(gone_s, now_s)
+            if now_s - gone_s > RECONNECT_S:
+                return _failed(WorkerLostError("the worker that had this is gone, and no other"))
+            reply = await self._first(min(now_s + _SEEK_S, self._end_s))
+            if reply is not None:
+                return reply
+        return _LATE
 
     async def _again(self, reply: ChunkReply) -> bool:
         """Start the second attempt a refusal allows; False when there is none to make."""
@@ -150,3 +162,6 @@ class Flight:
 def _failed(error: HedgerowError) -> ChunkReply:
     """A failure of ours in the form of a worker's answer; `worker` is empty."""
     return ChunkReply("", "", error=error)
+
+
+_LATE = _failed(DeadlineError("no worker answered in time"))

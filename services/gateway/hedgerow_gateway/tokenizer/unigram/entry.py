@@ -7,38 +7,42 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from hedgerow_gateway.tokenizer.unigram import cells
 from hedgerow_gateway.tokenizer.unigram.layout import (
     BUFFER_AT,
-    CACHE_AT,
     RING,
     RING_AT,
     UNK_NODE,
-    Cell,
     Status,
 )
 from hedgerow_gateway.tokenizer.unigram.memory import (
+    address_of,
     load_i64,
     load_u8,
     load_u32,
     store_f64,
     store_i64,
     store_u8,
+    store_u32,
+    store_u64,
 )
 from hedgerow_gateway.tokenizer.unigram.stream import encode_text
-from hedgerow_gateway.tokenizer.unigram.viterbi import best_path, steps_at
-from hedgerow_gateway.tokenizer.unigram.words import open_tables
+from hedgerow_gateway.tokenizer.unigram.viterbi import best_path, steps_of
+from hedgerow_gateway.tokenizer.unigram.words import hash_of, key_of
 
-_COUNT = int(Cell.COUNT) * 8
-_CAPACITY = int(Cell.CAPACITY) * 8
 _DONE = int(Status.DONE)
-_NO = np.int64(0)
+_NO, _YES = np.int64(0), np.int64(1)
+_READ_AHEAD = 24
 
 
 @njit(cache=True)
 def encode_one(tables: Any, scratch: Any, out: Any, source: Any, more: int) -> int:
     """Encode one text and keep the GIL: a short text must not wait to get it back."""
-    t = open_tables(tables)
-    return encode_text(tables, t, scratch, out, _NO, source, _NO, len(source), more)
+    place, text = address_of(scratch), address_of(source)
+    store_i64(place + cells.OUT, address_of(out))
+    store_i64(place + cells.ROOM, out.shape[0])
+    end = text + len(source)
+    return encode_text(address_of(tables), place, _NO, text, end, end - _READ_AHEAD, more)
 
 
 @njit(cache=True, nogil=True)
@@ -50,44 +54,60 @@ def encode_many(
     bounds: int64 [n + 1], where each text begins in source
     cu_seqlens: int32 [n + 1], filled behind `first`
     """
-    t = open_tables(tables)
+    place, text = address_of(scratch), address_of(source)
+    store_i64(place + cells.OUT, address_of(out))
+    store_i64(place + cells.ROOM, out.shape[0])
+    safe = text + len(source) - _READ_AHEAD
     for k in range(first, bounds.shape[0] - 1):
-        status = encode_text(
-            tables, t, scratch, out, np.int64(cu_seqlens[k]), source, bounds[k], bounds[k + 1], _NO
-        )
+        count, start, end = np.int64(cu_seqlens[k]), text + bounds[k], text + bounds[k + 1]
+        status = encode_text(address_of(tables), place, count, start, end, safe, _NO)
         if status != _DONE:
             return status, k
-        cu_seqlens[k + 1] = load_i64(scratch, _COUNT)
+        cu_seqlens[k + 1] = load_i64(place + cells.COUNT)
     return _DONE, bounds.shape[0] - 1
 
 
 @njit(cache=True, nogil=True)
 def prepare_scratch(scratch: Any, capacity: int) -> None:
     """Make a zeroed block ready for use."""
-    store_i64(scratch, _CAPACITY, capacity)
+    place = address_of(scratch)
+    store_i64(place + cells.CAPACITY, capacity)
     for k in range(RING):
-        store_f64(scratch, RING_AT + k * 8, -np.inf)
+        store_f64(place + RING_AT + k * 8, -np.inf)
 
 
 @njit(cache=True, nogil=True)
 def own_splits(tables: Any, scratch: Any, keys: Any, bounds: Any) -> Any:
     """int64 [n]: 2 when a key's best split is the key itself by a clear margin, 1 when it only
     is so for sums that start at 0, else 0."""
-    t = open_tables(tables)
+    place, text = address_of(scratch), address_of(keys)
     found = np.zeros(bounds.shape[0] - 1, np.int64)
     for k in range(found.shape[0]):
-        size = bounds[k + 1] - bounds[k]
+        start, size = text + bounds[k], bounds[k + 1] - bounds[k]
         for at in range(size):
-            store_u8(scratch, BUFFER_AT + at, load_u8(keys, bounds[k] + at))
-        close, _, _ = best_path(tables, t, scratch, 0, size, 0.0, -1)
-        step = load_u32(scratch, steps_at(scratch) + size * 4)
+            store_u8(place + BUFFER_AT + at, load_u8(start + at))
+        close, _, _ = best_path(address_of(tables), place, _NO, size, 0.0, -_YES)
+        step = load_u32(steps_of(place) + size * 4)
         if step & 127 == size and step >> 7 != UNK_NODE:
             found[k] = 1 if close else 2
     return found
 
 
 @njit(cache=True, nogil=True)
-def forget(scratch: Any) -> None:
-    """Empty the thread's memory of splits."""
-    for at in range(CACHE_AT, RING_AT):
-        store_u8(scratch, at, 0)
+def fill_slots(
+    slots: Any, shift: int, mask: int, keys: Any, bounds: Any, first: Any, ids: Any
+) -> None:
+    """Insert keys into the empty SLOTS.
+
+    keys: uint8, the texts of bounds int64 [n + 1] and 24 bytes more; first: int64 [n] of 0 and 1
+    """
+    table, text = address_of(slots), address_of(keys)
+    for k in range(ids.shape[0]):
+        k0, k1, k2 = key_of(text + bounds[k], bounds[k + 1] - bounds[k], np.int64(first[k]))
+        at = np.int64(hash_of(k0, k1, k2) >> np.uint64(shift))
+        while load_i64(table + (at << 5) + 16) != 0:
+            at = (at + 1) & mask
+        store_u64(table + (at << 5), k0)
+        store_u64(table + (at << 5) + 8, k1)
+        store_u64(table + (at << 5) + 16, k2)
+        store_u32(table + (at << 5) + 24, np.int64(ids[k]))

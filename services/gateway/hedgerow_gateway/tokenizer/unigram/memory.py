@@ -1,7 +1,8 @@
-"""Reads and writes of plain memory inside compiled code, with no bounds and no negative indices.
+"""Plain memory inside compiled code: an address is an int64, and every name says how wide it is.
 
-numba's own indexing allows `a[-1]`, which costs a compare and a select in the middle of every
-dependent load of a trie walk. `at` counts bytes; nothing needs to be aligned.
+Tables, scratch and text are passed as bare addresses: arrays would drag seven words each through
+every call, and numba's indexing costs a compare and a select (for `a[-1]`) in the middle of
+every dependent load. The caller in Python keeps the arrays alive. Nothing needs alignment.
 """
 
 from __future__ import annotations
@@ -14,52 +15,53 @@ from numba.core import types
 from numba.extending import intrinsic
 
 _INT, _FLOAT = types.int64, types.float64
-
-
-def _address(context: Any, builder: Any, kind: Any, value: Any, at: Any, cell: ir.Type) -> Any:
-    data = context.make_array(kind)(context, builder, value).data
-    start = builder.bitcast(data, ir.IntType(8).as_pointer())
-    return builder.bitcast(builder.gep(start, [at]), cell.as_pointer())
+_BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 def _load(cell: ir.Type, result: Any) -> Callable[..., Any]:
-    def typed(typing_context: Any, memory: Any, at: Any) -> Any:
+    def typed(typing_context: Any, address: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            address = _address(context, builder, signature.args[0], args[0], args[1], cell)
-            value = builder.load(address, align=1)
-            wide = result is _INT and cell != ir.IntType(64)
-            return builder.zext(value, ir.IntType(64)) if wide else value
+            value = builder.load(builder.inttoptr(args[0], cell.as_pointer()), align=1)
+            return builder.zext(value, _WORD) if cell in (_BYTE, _HALF) else value
 
-        return result(memory, _INT), emit
+        return result(_INT), emit
 
     return intrinsic(typed)
 
 
 def _store(cell: ir.Type, kind: Any) -> Callable[..., Any]:
-    def typed(typing_context: Any, memory: Any, at: Any, value: Any) -> Any:
+    def typed(typing_context: Any, address: Any, value: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            address = _address(context, builder, signature.args[0], args[0], args[1], cell)
-            value = args[2]
-            if kind is _INT and cell != ir.IntType(64):
-                value = builder.trunc(value, cell)
-            builder.store(value, address, align=1)
+            value = builder.trunc(args[1], cell) if cell in (_BYTE, _HALF) else args[1]
+            builder.store(value, builder.inttoptr(args[0], cell.as_pointer()), align=1)
             return context.get_dummy_value()
 
-        return types.void(memory, _INT, kind), emit
+        return types.void(_INT, kind), emit
 
     return intrinsic(typed)
 
 
-load_u8 = _load(ir.IntType(8), _INT)
-load_u32 = _load(ir.IntType(32), _INT)
-load_i64 = _load(ir.IntType(64), _INT)
-load_u64 = _load(ir.IntType(64), types.uint64)
+load_u8 = _load(_BYTE, _INT)
+load_u32 = _load(_HALF, _INT)
+load_i64 = _load(_WORD, _INT)
+load_u64 = _load(_WORD, types.uint64)
 load_f64 = _load(ir.DoubleType(), _FLOAT)
-store_u8 = _store(ir.IntType(8), _INT)
-store_u32 = _store(ir.IntType(32), _INT)
-store_i64 = _store(ir.IntType(64), _INT)
-store_u64 = _store(ir.IntType(64), types.uint64)
+store_u8 = _store(_BYTE, _INT)
+store_u32 = _store(_HALF, _INT)
+store_i64 = _store(_WORD, _INT)
+store_u64 = _store(_WORD, types.uint64)
 store_f64 = _store(ir.DoubleType(), _FLOAT)
+
+
+@intrinsic
+def address_of(typing_context: Any, memory: Any) -> Any:
+    """Address of the first byte of an array or a bytes object."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, _WORD)
+
+    return _INT(memory), emit
 
 
 @intrinsic
@@ -69,4 +71,4 @@ def trailing_zeros(typing_context: Any, value: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
-    return types.int64(types.uint64), emit
+    return _INT(types.uint64), emit

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
+from hedgerow_gateway.tokenizer.unigram import cells, header
 from hedgerow_gateway.tokenizer.unigram.clusters import one_cluster, property_of
 from hedgerow_gateway.tokenizer.unigram.layout import (
     BUFFER_AT,
@@ -17,7 +16,6 @@ from hedgerow_gateway.tokenizer.unigram.layout import (
     SPACE_PENDING,
     START_PENDING,
     Action,
-    Cell,
     Pipeline,
     Status,
 )
@@ -40,21 +38,10 @@ from hedgerow_gateway.tokenizer.unigram.words import (
     work_off,
 )
 
-_COUNT = int(Cell.COUNT) * 8
-_LENGTH = int(Cell.LENGTH) * 8
-_PENDING = int(Cell.PENDING) * 8
-_STRIP = int(Cell.STRIP) * 8
-_LAST_MARK = int(Cell.LAST_MARK) * 8
-_CONTINUED = int(Cell.CONTINUED) * 8
-_LAST_UNK = int(Cell.LAST_UNK) * 8
-_CAPACITY = int(Cell.CAPACITY) * 8
-_SOFT = int(Cell.SOFT) * 8
-_LONG = int(Cell.LONG) * 8
 _DONE, _FULL = int(Status.DONE), int(Status.FULL)
 _CUT, _GROW = int(Status.CUT), int(Status.GROW)
-_COPY, _SPACE = int(Action.COPY), int(Action.SPACE)
+_SPACE = int(Action.SPACE)
 _A = int(Pipeline.A)
-
 _HIGH = np.uint64(0x8080808080808080)
 _ONES = np.uint64(0x0101010101010101)
 _BELOW_33 = np.uint64(0x2121212121212121)
@@ -63,142 +50,140 @@ _NO, _YES = np.int64(0), np.int64(1)
 
 
 @njit
-def visible_end(source: Any, at: int, end: int, safe: int) -> int:
-    """First position >= at whose byte is not "!" to "~", looking no further than ~64 bytes."""
-    stop = min(end, at + _RUN)
-    while at < stop and at <= safe:
-        word = load_u64(source, at)
+def visible_end(text: int, end: int, safe: int) -> int:
+    """Address of the first byte that is not "!" to "~", looking no further than ~64 bytes."""
+    stop = min(end, text + _RUN)
+    while text < stop and text <= safe:
+        word = load_u64(text)
         # A byte's high bit: above ASCII, or below 33, or 127. Wrong ones stand behind a right one.
         odd = (word | ((word - _BELOW_33) & ~word) | (word + _ONES)) & _HIGH
         if odd != 0:
-            return min(at + (trailing_zeros(odd) >> 3), end)
-        at += 8
-    while at < stop:
-        byte = load_u8(source, at)
+            return min(text + (trailing_zeros(odd) >> 3), end)
+        text += 8
+    while text < stop:
+        byte = load_u8(text)
         if byte < 33 or byte > 126:
-            return at
-        at += 1
-    return min(at, end)
+            return text
+        text += 1
+    return min(text, end)
 
 
 @njit
-def ends_word(tables: Any, t: Any, source: Any, at: int, end: int, more: int) -> bool:
-    """True when a word of visible ASCII that stops before `at` certainly ends there."""
-    if at >= end:
+def ends_word(tables: int, text: int, end: int, more: int) -> bool:
+    """True when a word of visible ASCII that stops before `text` certainly ends there."""
+    if text >= end:
         return more == 0
-    byte = load_u8(source, at)
-    if byte >= 128 or (property_of(tables, t, byte) >> 5) & 7 != _SPACE:
+    byte = load_u8(text)
+    if byte >= 128 or (property_of(tables, byte) >> 5) & 7 != _SPACE:
         return False
     if byte != 32:
         return True  # a control: no cluster reaches across it
-    return more == 0 if at + 1 >= end else load_u8(source, at + 1) < 128
+    return more == 0 if text + 1 >= end else load_u8(text + 1) < 128
 
 
 @njit
-def visible_word(
-    tables: Any, t: Any, scratch: Any, out: Any, source: Any, start: int, stop: int, safe: int
-) -> None:
+def visible_word(tables: int, scratch: int, text: int, stop: int, safe: int) -> None:
     """Emit a whole word of visible ASCII straight from the source."""
-    size = stop - start
-    if size <= MAX_KEY_BYTES and start <= safe:
-        k0, k1, k2 = key_of(source, start, size, _YES)
-        found = find_slot(tables, t, k0, k1, k2, hash_of(k0, k1, k2))
+    size = stop - text
+    if size <= MAX_KEY_BYTES and text <= safe:
+        k0, k1, k2 = key_of(text, size, _YES)
+        found = find_slot(tables, k0, k1, k2, hash_of(k0, k1, k2))
         if found >= 0:
-            emit_one(t, scratch, out, found)
+            emit_one(scratch, found)
             return
-    copy_visible(scratch, source, start, stop, safe)
-    emit_word(tables, t, scratch, out, _NO, size + 1)
+    store_u8(scratch + BUFFER_AT, 32)
+    shift = scratch + BUFFER_AT + 1 - text
+    while text < stop and text <= safe:
+        store_u64(shift + text, load_u64(text))
+        text += 8
+    while text < stop:
+        store_u8(shift + text, load_u8(text))
+        text += 1
+    emit_word(tables, scratch, _NO, size + 1)
 
 
 @njit
-def copy_visible(scratch: Any, source: Any, start: int, stop: int, safe: int) -> None:
-    """Put a mark and source[start:stop] at the front of the buffer."""
-    store_u8(scratch, BUFFER_AT, 32)
-    to = BUFFER_AT + 1 - start
-    at = start
-    while at < stop and at <= safe:
-        store_u64(scratch, to + at, load_u64(source, at))
-        at += 8
-    while at < stop:
-        store_u8(scratch, to + at, load_u8(source, at))
-        at += 1
-
-
-@njit
-def _finish(tables: Any, t: Any, scratch: Any, out: Any) -> int:
-    strip = load_i64(scratch, _STRIP)
+def _finish(tables: int, scratch: int) -> int:
+    strip = load_i64(scratch + cells.STRIP)
     if strip >= 0:
-        store_i64(scratch, _LENGTH, strip)
-    elif t.pipeline == _A and load_i64(scratch, _PENDING) == SPACE_PENDING:
-        length = load_i64(scratch, _LENGTH)
-        store_u8(scratch, BUFFER_AT + length, 32)
-        store_i64(scratch, _LENGTH, length + 1)
-    drain(tables, t, scratch, out, _YES)
-    return _FULL if load_i64(scratch, _COUNT) >= out.shape[0] else _DONE
+        store_i64(scratch + cells.LENGTH, strip)
+    elif (
+        load_i64(tables + header.PIPELINE) == _A
+        and load_i64(scratch + cells.PENDING) == SPACE_PENDING
+    ):
+        length = load_i64(scratch + cells.LENGTH)
+        store_u8(scratch + BUFFER_AT + length, 32)
+        store_i64(scratch + cells.LENGTH, length + 1)
+    drain(tables, scratch, _YES)
+    full = load_i64(scratch + cells.COUNT) >= load_i64(scratch + cells.ROOM)
+    return _FULL if full else _DONE
 
 
 @njit
-def _reset(scratch: Any, count: int) -> None:
-    store_i64(scratch, _COUNT, count)
-    store_i64(scratch, _LENGTH, 0)
-    store_i64(scratch, _PENDING, START_PENDING)
-    store_i64(scratch, _STRIP, -1)
-    store_i64(scratch, _LAST_MARK, 0)
-    store_i64(scratch, _CONTINUED, 0)
-    store_i64(scratch, _LAST_UNK, 0)
-    store_i64(scratch, _SOFT, DRAIN_BYTES)
-    store_i64(scratch, _LONG, LONG_BYTES)
+def _reset(scratch: int, count: int) -> None:
+    store_i64(scratch + cells.COUNT, count)
+    store_i64(scratch + cells.LENGTH, 0)
+    store_i64(scratch + cells.PENDING, START_PENDING)
+    store_i64(scratch + cells.STRIP, -1)
+    store_i64(scratch + cells.LAST_MARK, 0)
+    store_i64(scratch + cells.CONTINUED, 0)
+    store_i64(scratch + cells.LAST_UNK, 0)
+    store_i64(scratch + cells.SOFT, DRAIN_BYTES)
+    store_i64(scratch + cells.LONG, LONG_BYTES)
 
 
 @njit
-def _make_room(tables: Any, t: Any, scratch: Any, out: Any) -> bool:
+def _make_room(tables: int, scratch: int) -> bool:
     """Shorten the buffer. False when one word fills it and needs a larger one."""
-    if load_i64(scratch, _STRIP) < 0:
-        drain(tables, t, scratch, out, _NO)
-        if load_i64(scratch, _LENGTH) >= load_i64(scratch, _LONG):
-            work_off(tables, t, scratch, out)
-    length = load_i64(scratch, _LENGTH)
-    store_i64(scratch, _SOFT, length + DRAIN_BYTES)
-    return length + DRAIN_BYTES + t.growth < load_i64(scratch, _CAPACITY)
+    if load_i64(scratch + cells.STRIP) < 0:
+        drain(tables, scratch, _NO)
+        if load_i64(scratch + cells.LENGTH) >= load_i64(scratch + cells.LONG):
+            work_off(tables, scratch)
+    length = load_i64(scratch + cells.LENGTH)
+    store_i64(scratch + cells.SOFT, length + DRAIN_BYTES)
+    needed = length + DRAIN_BYTES + load_i64(tables + header.MAX_GROWTH)
+    return needed < load_i64(scratch + cells.CAPACITY)
 
 
 @njit
 def encode_text(
-    tables: Any, t: Any, scratch: Any, out: Any, count: int, source: Any, start: int, end: int,
-    more: int,
-) -> int:  # fmt: skip
-    """Encode source[start:end] into out[count:]; returns a Status, Cell.COUNT says how far.
+    tables: int, scratch: int, count: int, text: int, end: int, safe: int, more: int
+) -> int:
+    """Encode the UTF-8 at text..end behind the first `count` ids; returns a Status.
 
-    more: 1 when the text goes on behind `end`; then only words that no further text could change are
-    emitted. Needs no word buffer beyond its longest word (a long word is worked off in parts).
+    cells.OUT and cells.ROOM say where the ids go; cells.COUNT is how many are there in the end.
+    safe: last address from which 24 bytes can be read
+    more: 1 when the text goes on behind `end`; then only words that no further text could
+        change are emitted
+    A long word is worked off in parts, so that the buffer is rarely larger than 4 KB.
     """
     _reset(scratch, count)
-    room, safe = out.shape[0], len(source) - 24
-    at = start
-    while at < end:
-        byte = load_u8(source, at)
-        if 32 < byte < 127 and load_i64(scratch, _PENDING) != NOT_PENDING and t.plain_ascii != 0:
-            stop = visible_end(source, at, end, safe)
-            if ends_word(tables, t, source, stop, end, more):
-                if load_i64(scratch, _LENGTH) > 0:
-                    drain(tables, t, scratch, out, _YES)
-                store_i64(scratch, _STRIP, -1)
-                visible_word(tables, t, scratch, out, source, at, stop, safe)
-                at = stop
-                store_i64(scratch, _PENDING, SPACE_PENDING if at < end else NOT_PENDING)
-                if at < end and load_u8(source, at) == 32:
-                    at += 1
-                if load_i64(scratch, _COUNT) >= room:
+    room = load_i64(scratch + cells.ROOM)
+    plain = load_i64(tables + header.PLAIN_ASCII) != 0
+    while text < end:
+        byte = load_u8(text)
+        if plain and 32 < byte < 127 and load_i64(scratch + cells.PENDING) != NOT_PENDING:
+            stop = visible_end(text, end, safe)
+            if ends_word(tables, stop, end, more):
+                if load_i64(scratch + cells.LENGTH) > 0:
+                    drain(tables, scratch, _YES)
+                store_i64(scratch + cells.STRIP, -1)
+                visible_word(tables, scratch, text, stop, safe)
+                text = stop
+                store_i64(scratch + cells.PENDING, SPACE_PENDING if text < end else NOT_PENDING)
+                if text < end and load_u8(text) == 32:
+                    text += 1
+                if load_i64(scratch + cells.COUNT) >= room:
                     return _FULL
                 continue
-        at = one_cluster(tables, t, scratch, source, at, end, more)
-        if at < 0:
-            return -at
-        if load_i64(scratch, _LENGTH) >= load_i64(scratch, _SOFT):
-            if not _make_room(tables, t, scratch, out):
+        text = one_cluster(tables, scratch, text, end, more)
+        if text < 0:
+            return -text
+        if load_i64(scratch + cells.LENGTH) >= load_i64(scratch + cells.SOFT):
+            if not _make_room(tables, scratch):
                 return _GROW
-            if load_i64(scratch, _COUNT) >= room:
+            if load_i64(scratch + cells.COUNT) >= room:
                 return _FULL
     if more != 0:
         return _CUT
-    return _finish(tables, t, scratch, out)
+    return _finish(tables, scratch)

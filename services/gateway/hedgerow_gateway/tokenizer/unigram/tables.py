@@ -10,19 +10,18 @@ import numpy.typing as npt
 import orjson
 from tokenizers import Tokenizer
 
-from hedgerow_gateway.tokenizer.unigram import charsmap, darts, graphemes
-from hedgerow_gateway.tokenizer.unigram.entry import own_splits, prepare_scratch
+from hedgerow_gateway.tokenizer.unigram import charsmap, darts, graphemes, header
+from hedgerow_gateway.tokenizer.unigram.entry import fill_slots, own_splits, prepare_scratch
 from hedgerow_gateway.tokenizer.unigram.layout import (
     HEADER_BYTES,
     LAYOUT_VERSION,
     MAX_KEY_BYTES,
     MAX_PIECE_BYTES,
     UNK_NODE,
-    Field,
     scratch_bytes,
 )
 from hedgerow_gateway.tokenizer.unigram.spec import NotSupportedError, UnigramSpec
-from hedgerow_gateway.tokenizer.unigram.trie import build_trie, fill_slots
+from hedgerow_gateway.tokenizer.unigram.trie import build_trie
 
 Bytes = npt.NDArray[np.uint8]
 _MARK = charsmap.MARK
@@ -44,15 +43,15 @@ def build(spec: UnigramSpec, scores: Sequence[float]) -> Bytes:
     unk_score = min(scores) - _UNK_PENALTY
     if not np.all(np.isfinite(scores)) or unk_score >= 0:
         raise NotSupportedError("model.vocab holds scores that are not log probabilities")
-    sections, header = _text_sections(spec)
+    sections, fields = _text_sections(spec)
     ordered = sorted(keys)
-    _nodes(ordered, keys, scores, sections, header)
+    _nodes(ordered, keys, scores, sections, fields)
     bits = max(4, (2 * len(ordered) - 1).bit_length())
-    sections[Field.SLOTS] = np.zeros(32 << bits, np.uint8)
-    header[Field.SLOT_SHIFT], header[Field.SLOT_MASK] = 64 - bits, (1 << bits) - 1
-    header[Field.UNK_ID] = spec.unk_id
-    header[Field.MAX_PIECE_BYTES] = max(len(key) for key in ordered)
-    block = _pack(sections, header, unk_score)
+    sections[header.SLOTS] = np.zeros(32 << bits, np.uint8)
+    fields[header.SLOT_SHIFT], fields[header.SLOT_MASK] = 64 - bits, (1 << bits) - 1
+    fields[header.UNK_ID] = spec.unk_id
+    fields[header.MAX_PIECE_BYTES] = max(len(key) for key in ordered)
+    block = _pack(sections, fields, unk_score)
     _fill(block, ordered, keys)
     return block
 
@@ -74,7 +73,7 @@ def _keys(spec: UnigramSpec) -> dict[bytes, int]:
     return keys
 
 
-def _text_sections(spec: UnigramSpec) -> tuple[dict[Field, npt.NDArray[np.generic]], dict[Field, int]]:
+def _text_sections(spec: UnigramSpec) -> tuple[dict[int, npt.NDArray[np.generic]], dict[int, int]]:
     try:
         parsed = darts.parse(spec.charsmap)
     except ValueError as error:
@@ -85,28 +84,28 @@ def _text_sections(spec: UnigramSpec) -> tuple[dict[Field, npt.NDArray[np.generi
     pages, props = charsmap.paged(entries)
     step = np.full((graphemes.automaton().step.shape[0], 32), 0xFF, np.uint8)
     step[:, : graphemes.KINDS] = graphemes.automaton().step
-    sections: dict[Field, npt.NDArray[np.generic]] = {
-        Field.PAGES: pages,
-        Field.PROPS: props,
-        Field.STEP: step,
-        Field.UNITS: parsed.units,
-        Field.BLOB: np.frombuffer(blob, np.uint8),
+    sections: dict[int, npt.NDArray[np.generic]] = {
+        header.PAGES: pages,
+        header.PROPS: props,
+        header.STEP: step,
+        header.UNITS: parsed.units,
+        header.BLOB: np.frombuffer(blob, np.uint8),
     }
-    header = {
-        Field.NUM_UNITS: parsed.units.shape[0],
-        Field.PIPELINE: int(spec.pipeline),
-        Field.PLAIN_ASCII: int(charsmap.plain_ascii(entries)),
-        Field.MAX_GROWTH: charsmap.longest_replacement(values, parsed.units, blob) + 64,
+    fields = {
+        header.NUM_UNITS: parsed.units.shape[0],
+        header.PIPELINE: int(spec.pipeline),
+        header.PLAIN_ASCII: int(charsmap.plain_ascii(entries)),
+        header.MAX_GROWTH: charsmap.longest_replacement(values, parsed.units, blob) + 64,
     }
-    return sections, header
+    return sections, fields
 
 
 def _nodes(
     ordered: list[bytes],
     keys: dict[bytes, int],
     scores: Sequence[float],
-    sections: dict[Field, npt.NDArray[np.generic]],
-    header: dict[Field, int],
+    sections: dict[int, npt.NDArray[np.generic]],
+    fields: dict[int, int],
 ) -> None:
     trie = build_trie(ordered)
     size = trie.base.shape[0]
@@ -119,9 +118,9 @@ def _nodes(
     nodes["score"][ends] = np.array(scores)[ids[trie.leaf[ends]]]
     of_node = np.zeros(size, np.uint32)
     of_node[ends] = ids[trie.leaf[ends]]
-    sections[Field.NODES], sections[Field.IDS] = nodes, of_node
-    sections[Field.JOINS] = _joins(ordered)
-    header[Field.ROOT_BASE] = int(trie.base[0])
+    sections[header.NODES], sections[header.IDS] = nodes, of_node
+    sections[header.JOINS] = _joins(ordered)
+    fields[header.ROOT_BASE] = int(trie.base[0])
 
 
 def _joins(ordered: list[bytes]) -> npt.NDArray[np.uint32]:
@@ -137,9 +136,9 @@ def _joins(ordered: list[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def _pack(
-    sections: dict[Field, npt.NDArray[np.generic]], header: dict[Field, int], unk_score: float
+    sections: dict[int, npt.NDArray[np.generic]], fields: dict[int, int], unk_score: float
 ) -> Bytes:
-    places: dict[Field, int] = {}
+    places: dict[int, int] = {}
     end = HEADER_BYTES
     for field, values in sections.items():
         places[field] = end
@@ -148,17 +147,15 @@ def _pack(
     for field, values in sections.items():
         raw = np.frombuffer(values.tobytes(), np.uint8)
         block[places[field] : places[field] + raw.shape[0]] = raw
-    fields = block[:HEADER_BYTES].view(np.int64)
-    fields[Field.VERSION] = LAYOUT_VERSION
-    for field, number in {**places, **header}.items():
-        fields[field] = number
-    fields[Field.UNK_SCORE] = struct.unpack("<q", struct.pack("<d", unk_score))[0]
+    struct.pack_into("<q", block, header.VERSION, LAYOUT_VERSION)
+    for field, number in {**places, **fields}.items():
+        struct.pack_into("<q", block, field, number)
+    struct.pack_into("<d", block, header.UNK_SCORE, unk_score)
     return block
 
 
 def _fill(block: Bytes, ordered: list[bytes], keys: dict[bytes, int]) -> None:
     """Enter every piece that is its own best split into SLOTS."""
-    fields = block[:HEADER_BYTES].view(np.int64)
     scratch = new_scratch(1024)
     bounds = np.zeros(len(ordered) + 1, np.int64)
     np.cumsum([len(key) for key in ordered], out=bounds[1:])
@@ -177,11 +174,14 @@ def _fill(block: Bytes, ordered: list[bytes], keys: dict[bytes, int]) -> None:
     bounds = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum([len(key) for key in chosen], out=bounds[1:])
     text = np.frombuffer(b"".join(chosen) + bytes(32), np.uint8)
-    slots = block[int(fields[Field.SLOTS]) :]
+    start, shift, mask = (
+        struct.unpack_from("<q", block, field)[0]
+        for field in (header.SLOTS, header.SLOT_SHIFT, header.SLOT_MASK)
+    )
     fill_slots(
-        slots,
-        int(fields[Field.SLOT_SHIFT]),
-        int(fields[Field.SLOT_MASK]),
+        block[start:],
+        shift,
+        mask,
         text,
         bounds,
         np.array(first, np.int64),

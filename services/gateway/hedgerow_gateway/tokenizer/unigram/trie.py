@@ -1,4 +1,4 @@
-"""Build the double array of the pieces and the table of whole pieces. Runs once per model."""
+"""Build the double array of the pieces. Runs once per model and file version."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-
-from hedgerow_gateway.tokenizer.unigram.memory import load_u64, store_u32, store_u64
-from hedgerow_gateway.tokenizer.unigram.words import hash_of, key_of
 
 _ONE = np.uint64(1)
 _NO_PARENT = 0xFFFFFFFF
@@ -99,18 +96,3 @@ def _free_base(taken: Any, labels: Any, count: int, search_from: Any) -> int:
     while (blocked >> np.uint64(bit)) & _ONE:
         bit += 1
     return word * 64 + bit
-
-
-@njit(cache=True, nogil=True)
-def fill_slots(slots: Any, shift: int, mask: int, keys: Any, bounds: Any, first: Any, ids: Any) -> None:
-    """Insert keys into SLOTS: keys uint8 (24 bytes of padding), first int64 0/1, ids uint32."""
-    for k in range(ids.shape[0]):
-        size = bounds[k + 1] - bounds[k]
-        k0, k1, k2 = key_of(keys, bounds[k], size, first[k])
-        at = np.int64(hash_of(k0, k1, k2) >> np.uint64(shift))
-        while load_u64(slots, (at << 5) + 16) != 0:
-            at = (at + 1) & mask
-        store_u64(slots, at << 5, k0)
-        store_u64(slots, (at << 5) + 8, k1)
-        store_u64(slots, (at << 5) + 16, k2)
-        store_u32(slots, (at << 5) + 24, ids[k])
