@@ -23,6 +23,7 @@ def lines(options: UpOptions, alias: str = "minilm", nats_url: str = "nats://127
         http_url="http://127.0.0.1:9000",
         nats_url=nats_url,
         why_port="port 4222 is taken" if "4222" not in nats_url else "",
+        engines=["minilm: native, bfloat16"],
         took_s=1.25,
     ).splitlines()
 
@@ -59,6 +60,8 @@ def test_what_was_chosen_is_said_with_the_reason():
     assert "workers  2 (one per core (2))" in text
     assert "threads  1 per worker" in text
     assert "384 dimensions, up to 256 tokens" in text
+    assert "device   CPU with avx2 (no NVIDIA device)" in text
+    assert "engine   minilm: native, bfloat16" in text
 
 
 def test_listening_to_everybody_is_warned_about():

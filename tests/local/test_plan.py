@@ -80,3 +80,17 @@ def test_token_ids_are_accepted_only_when_asked_for():
     native = plan.gateway_specs(UpOptions(token_ids="native"), MODELS, nats_url="u", env={})[0]
     assert flag(plain, "--token-ids") == "off"
     assert flag(native, "--token-ids") == "native"
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "words"),
+    [
+        pytest.param(UpOptions(), machine(), "CPU with avx2 (no NVIDIA device)", id="no GPU"),
+        pytest.param(UpOptions(), machine(8, 1, "2.13.0"), "CUDA (1 NVIDIA", id="GPU"),
+        pytest.param(UpOptions(), machine(8, 1), "2.13.0+cpu is a CPU build", id="CPU torch"),
+        pytest.param(UpOptions(), machine(8, 1, ""), "torch is absent", id="no torch"),
+        pytest.param(UpOptions(device="cpu"), machine(8, 1, "2.13.0"), "as asked", id="asked"),
+    ],
+)
+def test_the_device_comes_with_its_reason(options, where, words):
+    assert words in plan.device_note(options, where)

@@ -30,6 +30,7 @@ def text(
     http_url: str,
     nats_url: str,
     why_port: str,
+    engines: Sequence[str],
     took_s: float,
 ) -> str:
     """Several lines; the first holds `ready` and both addresses."""
@@ -49,7 +50,8 @@ def text(
         *(f"  model    {_model_line(model)}" for model in models),
         f"  workers  {workers.value} ({workers.why})",
         f"  threads  {threads.value} per worker ({threads.why})",
-        f"  device   {plan.executor_note(options, machine)}",
+        f"  device   {plan.device_note(options, machine)}",
+        *(f"  engine   {engine}" for engine in engines),
     ]
     if why_port:
         lines.append(f"  bus      {nats_url} because {why_port}")

@@ -55,15 +55,16 @@ def on_gpu(options: UpOptions, machine: Machine) -> bool:
     return options.device.startswith("cuda") or (options.device == "auto" and machine.cuda)
 
 
-def executor_note(options: UpOptions, machine: Machine) -> str:
-    """What the workers will probably run on; their own log says what they did."""
-    if on_gpu(options, machine):
-        return "CUDA"
-    if options.cpu_executor != "auto":
-        return f"CPU, {options.cpu_executor} (as asked by --cpu-executor)"
-    if machine.cpu_feature and machine.llvmlite:
-        return f"CPU with {machine.cpu_feature}; each worker's log names its executor and why"
-    return "CPU; each worker's log names its executor and why"
+def device_note(options: UpOptions, machine: Machine) -> str:
+    """Where the workers run, and why."""
+    if options.device != "auto":
+        return f"{options.device} (as asked by --device)"
+    if machine.cuda:
+        return f"CUDA ({machine.gpus} NVIDIA device(s) and a torch that can use them)"
+    why = "no NVIDIA device"
+    if machine.gpus:
+        why = f"torch {machine.torch or 'is absent'}" + " is a CPU build" * bool(machine.torch)
+    return f"CPU with {machine.cpu_feature or 'neither AVX2 nor AVX-512'} ({why})"
 
 
 def worker_specs(

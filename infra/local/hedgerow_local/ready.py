@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hedgerow_local.banner import reachable
@@ -20,8 +20,8 @@ _REMIND_S = 15.0
 
 async def wait_ready(
     nats_url: str, host: str, port: int, services: Sequence[Keeper], sink: LogSink
-) -> bool:
-    """Return True once each service answers on the bus and the gateway says it is ready.
+) -> list[dict[str, Any]]:
+    """Return each service's STATS once all answer and the gateway says it is ready.
 
     Waits as long as it takes, and tells every 15 s what it waits for. Raises StartupError when
     the bus cannot be reached.
@@ -35,9 +35,22 @@ async def wait_ready(
                 reminded = int(waited_s // _REMIND_S)
                 sink.put("up", f"still waiting for {', '.join(missing)} ({waited_s:.0f} s)")
             await asyncio.sleep(_POLL_S)
+        return await discover(bus, "STATS", max_replies=len(services))
     finally:
         await bus.close()
-    return True
+
+
+def engines(said: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each model runs on, each combination once: `minilm: native avx512bf16, bfloat16`."""
+    found: dict[str, None] = {}
+    for reply in said:
+        data = ((reply.get("endpoints") or [{}])[0]).get("data") or {}
+        for alias, model in (data.get("models") or {}).items():
+            engine: Mapping[str, Any] = model.get("engine") or {}
+            what = [str(engine[key]) for key in ("executor", "dtype") if engine.get(key)]
+            if what:
+                found[f"{alias}: {', '.join(what)}"] = None
+    return sorted(found)
 
 
 async def _missing(bus: Bus, host: str, port: int, services: Sequence[Keeper]) -> list[str]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from hedgerow_local import banner, plan, ports, ready, state
 from hedgerow_local.keeper import Keeper
@@ -25,6 +26,8 @@ from hedgerow_local.options import (
 )
 from hedgerow_shared import natsserver
 from hedgerow_shared.errors import StartupError
+
+T = TypeVar("T")
 
 _NATS_LISTENS_S = 10.0
 _GRACE_S: Mapping[plan.Role, float] = {"gateway": 35.0, "worker": 35.0, "nats": 10.0}
@@ -137,8 +140,9 @@ class _Run:
             services = self._service_specs(nats_url)
             for spec in services:
                 self._keep(spec)
-            if await self._until_ready(nats_url):
-                self._announce(nats_url, why_port, time.monotonic() - begin)
+            said = await self._until_ready(nats_url)
+            if said is not None:
+                self._announce(nats_url, why_port, said, time.monotonic() - begin)
                 await self._stop.asked.wait()
         finally:
             await self._stop_everything()
@@ -154,7 +158,7 @@ class _Run:
         argv = (str(natsserver.find_binary()), "-c", str(self._data_dir.nats_config))
         self._keep(plan.Spec(name="nats", role="nats", argv=argv))
         listening = ports.wait_listening("127.0.0.1", port.value, _NATS_LISTENS_S)
-        if not await self._unless_hopeless(listening):
+        if await self._unless_hopeless(listening) is False:
             raise StartupError(
                 f"nats-server did not listen on port {port.value} within {_NATS_LISTENS_S:.0f} s"
             )
@@ -179,20 +183,19 @@ class _Run:
         if not self._hopeless.done():
             self._hopeless.set_result(reason)
 
-    async def _until_ready(self, nats_url: str) -> bool:
-        """True when every process serves; False when a signal came first."""
+    async def _until_ready(self, nats_url: str) -> list[dict[str, Any]] | None:
+        """What the services say of themselves once all serve; None when a signal came first."""
         services = [keeper for keeper in self._keepers if keeper.spec.role != "nats"]
-        waiting = ready.wait_ready(
-            nats_url, self._options.host, self._options.port, services, self._sink
+        said = await self._unless_hopeless(
+            ready.wait_ready(nats_url, self._options.host, self._options.port, services, self._sink)
         )
-        if not await self._unless_hopeless(waiting):
-            return False
-        for keeper in self._keepers:
-            keeper.started_once = True
-        return True
+        if said is not None:
+            for keeper in self._keepers:
+                keeper.started_once = True
+        return said
 
-    async def _unless_hopeless(self, waiting: Coroutine[None, None, bool]) -> bool:
-        """Await it, but raise what a process could not start for, and give False at a signal."""
+    async def _unless_hopeless(self, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """Await it, but raise what a process could not start for, and give None at a signal."""
         task = asyncio.create_task(waiting)
         stopped = asyncio.create_task(self._stop.asked.wait())
         await asyncio.wait({task, stopped, self._hopeless}, return_when=asyncio.FIRST_COMPLETED)
@@ -202,9 +205,11 @@ class _Run:
         await asyncio.wait({task, stopped})
         if self._hopeless.done():
             raise self._hopeless.result()
-        return task.result() if finished else False
+        return task.result() if finished else None
 
-    def _announce(self, nats_url: str, why_port: str, took_s: float) -> None:
+    def _announce(
+        self, nats_url: str, why_port: str, said: list[dict[str, Any]], took_s: float
+    ) -> None:
         http_url = f"http://{banner.reachable(self._options.host)}:{self._options.port}"
         if not self._options.nats_url:
             self._data_dir.announce(state.Running(os.getpid(), nats_url, http_url))
@@ -215,6 +220,7 @@ class _Run:
             http_url=http_url,
             nats_url=nats_url,
             why_port=why_port,
+            engines=ready.engines(said),
             took_s=took_s,
         )
         with contextlib.suppress(BrokenPipeError):
