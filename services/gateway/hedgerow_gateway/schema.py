@@ -156,9 +156,10 @@ def read_tokenize(
 def _model(fields: Fields, models: Models, alias: str | None) -> ServedModel:
     named = fields.text("model")
     fields.check()
-    if alias is not None and named is not None and named != alias:
+    model = models.get(alias if named is None else named)
+    if alias is not None and model.alias != alias:
         raise BadInputError(f"the subject names {alias}: leave `model` out", param="model")
-    return models.get(alias if named is None else named)
+    return model
 
 
 def _inputs(fields: Fields, model: ServedModel, rules: Rules) -> tuple[list[str], list[list[int]]]:

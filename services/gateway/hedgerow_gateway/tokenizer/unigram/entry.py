@@ -35,14 +35,29 @@ _NO, _YES = np.int64(0), np.int64(1)
 _READ_AHEAD = 24
 
 
-@njit(cache=True)
-def encode_one(tables: Any, scratch: Any, out: Any, source: Any, more: int) -> int:
-    """Encode one text and keep the GIL: a short text must not wait to get it back."""
+@njit
+def _encode(tables: Any, scratch: Any, out: Any, source: Any, more: int) -> int:
     place, text = address_of(scratch), address_of(source)
     store_i64(place + cells.OUT, address_of(out))
     store_i64(place + cells.ROOM, out.shape[0])
     end = text + len(source)
-    return encode_text(address_of(tables), place, _NO, text, end, end - _READ_AHEAD, more)
+    status = encode_text(address_of(tables), place, _NO, text, end, end - _READ_AHEAD, more)
+    return load_i64(place + cells.COUNT) if status == _DONE else -status
+
+
+@njit(cache=True)
+def encode_one(tables: Any, scratch: Any, out: Any, source: Any, more: int) -> int:
+    """Encode one text, keeping the GIL; returns the number of ids or minus a Status.
+
+    A short text is done sooner than another thread would hand the GIL back.
+    """
+    return _encode(tables, scratch, out, source, more)
+
+
+@njit(cache=True, nogil=True)
+def encode_head(tables: Any, scratch: Any, out: Any, source: Any, more: int) -> int:
+    """The same without the GIL."""
+    return _encode(tables, scratch, out, source, more)
 
 
 @njit(cache=True, nogil=True)
