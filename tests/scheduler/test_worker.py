@@ -252,6 +252,46 @@ def test_bulk_starts_only_where_nothing_else_fills_the_device() -> None:
     assert rig.engine.steps[2].lane is Lane.BULK
 
 
+@pytest.mark.parametrize("pass_tokens", [256, 512])
+def test_bulk_gets_its_floor_on_a_device_where_every_query_passes_it(pass_tokens: int) -> None:
+    rig = Rig(Policy(budget=512, bulk_pass=512, bulk_pass_busy=pass_tokens), overtake=True)
+    ran = {Lane.QUERY: 0, Lane.BULK: 0}
+    offered = 0
+    for step in range(400):
+        for lane, waiting in ((Lane.QUERY, 1024), (Lane.BULK, 1024)):
+            while rig.worker._packer.tokens(lane) < waiting:
+                rig.offer(f"{lane.name}{offered}", 128, lane=lane, run=False)
+                offered += 1
+        rig.loop.run()
+        running = rig.engine.running
+        # The device prefers a query to bulk even when the bulk was started long before.
+        first = next((s for s in running if s.lane is not Lane.BULK), running[0])
+        ran[first.lane] += first.batch.num_tokens
+        first.finish()
+        rig.loop.run()
+        if step > 20:
+            assert ran[Lane.BULK] >= 0.2 * sum(ran.values()) - 1536
+    assert ran[Lane.BULK] == pytest.approx(0.2 * sum(ran.values()), rel=0.05)
+
+
+def test_where_a_pass_costs_the_same_a_part_filled_batch_waits_for_company() -> None:
+    rig = Rig(Policy(budget=512, fill=True), eager=False)
+    rig.offer("a", 10)
+    rig.offer("b", 10)
+    rig.offer("c", 20)
+    assert [s.batch.num_tokens for s in rig.engine.steps] == [10]
+    rig.finish(0)
+    assert [s.batch.num_tokens for s in rig.engine.steps] == [10, 30]
+    rig.offer("bulk", 512, 512, lane=Lane.BULK)
+    assert [s.batch.num_tokens for s in rig.engine.steps] == [10, 30, 512], "a full one goes"
+
+
+def test_where_every_token_costs_time_a_part_filled_batch_does_not_wait(rig: Rig) -> None:
+    rig.offer("a", 10)
+    rig.offer("b", 10)
+    assert [s.batch.num_tokens for s in rig.engine.steps] == [10, 10]
+
+
 def test_an_engine_that_finishes_at_once_is_not_flooded(rig: Rig) -> None:
     unsettled: list[int] = []
     rig.engine.at_once = lambda lazy: (lazy.finish(), unsettled.append(rig_unsettled(rig)))

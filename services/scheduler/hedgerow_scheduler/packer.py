@@ -137,18 +137,22 @@ class Packer(Generic[W]):
         return sorted(expired, key=lambda w: w.serial)
 
     def next_batch(
-        self, now_s: float, lanes: Collection[Lane] = LANES
+        self, now_s: float, lanes: Collection[Lane] = LANES, *, bulk_queued: bool = False
     ) -> tuple[Packed[W] | None, list[W]]:
         """Return (batch or None, expired): expired chunks leave before anything is packed.
 
-        lanes: those that may lead a batch now. The first sequence is always taken, even when
-        it alone exceeds the budget: a long document must run eventually, and it runs alone.
+        The first sequence is always taken, even when it alone exceeds the budget: a long
+        document must run eventually, and it runs alone.
+
+        lanes: those that may be in a batch now
+        bulk_queued: an earlier bulk batch still waits on the device, where queries may pass it
         """
         expired = self.expire(now_s)
         order = [lane for lane in self._order() if lane in lanes and self._tokens[lane]]
         if not order:
             return None, expired
-        lead, bulk_waited, bulk_cost = order[0], self._tokens[Lane.BULK] > 0, 0.0
+        lead, bulk_cost = order[0], 0.0
+        bulk_waited = bulk_queued or self._tokens[Lane.BULK] > 0
         packed: Packed[W] = Packed(self._first(lead).model, lead)
         budget = self._budget(lead, now_s)
         for lane in order if self._policy.fill else order[:1]:
@@ -173,6 +177,16 @@ class Packer(Generic[W]):
     def is_empty(self) -> bool:
         return not any(self._tokens)
 
+    @property
+    def fills_a_batch(self) -> bool:
+        """True when what waits is worth a whole online batch."""
+        return sum(self._tokens) >= self._policy.budget
+
+    @property
+    def owes_bulk(self) -> bool:
+        """True while bulk that waits has had less than its share."""
+        return self._owed > 0
+
     def tokens(self, lane: Lane) -> int:
         """Tokens that wait in one lane."""
         return self._tokens[lane]
@@ -193,7 +207,7 @@ class Packer(Generic[W]):
         return state
 
     def _order(self) -> tuple[Lane, ...]:
-        if self._owed > 0 and self._tokens[Lane.BULK]:
+        if self.owes_bulk and self._tokens[Lane.BULK]:
             return Lane.BULK, Lane.QUERY, Lane.RERANK
         return LANES
 

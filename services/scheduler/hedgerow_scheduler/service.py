@@ -66,16 +66,17 @@ class Service:
     def _build(self) -> None:
         loop, settings, host = asyncio.get_running_loop(), self._settings, self._host
         loop.set_exception_handler(self._callback_failed)
-        on_gpu = not host.device_name.startswith("cpu")
+        policy = settings.policy(on_gpu=not host.device_name.startswith("cpu"))
         clock = time.monotonic
         self._worker = worker = Worker(
             host.engines,
-            Packer[Held](settings.policy(on_gpu=on_gpu)),
+            Packer[Held](policy),
             loop,
             clock,
             worker_id=self._id,
             depth=settings.depth,
-            overtake=host.overtakes,
+            overtake=host.overtakes and not policy.fill,
+            eager=not policy.fill,
             on_dead=self._engine_dead,
         )
         self._watchdog = Watchdog(

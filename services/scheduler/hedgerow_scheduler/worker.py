@@ -37,9 +37,12 @@ class Loop(Protocol):
 class Worker:
     """Moves chunks from the packer through the engines to their owners.
 
-    depth: batches in flight: one runs, the rest are queued on the device. With `overtake` the
-        limit counts only work of the same or a higher lane, because the engine lets a query
-        pass queued bulk.
+    depth: batches in flight: one runs, the rest are queued on the device
+    overtake: the engine lets a query pass queued bulk, so the limit counts only work of the same
+        or a higher lane. Bulk that is owed its floor is not passed any more
+    eager: a batch that is only part full is queued behind a running one at once. Right where
+        every token costs time; where a pass costs the same up to a full budget, it waits for
+        more to share it until the device is free
     on_dead: called with the reason when an engine fails even on input known to be good
     """
 
@@ -53,6 +56,7 @@ class Worker:
         worker_id: str,
         depth: int = 2,
         overtake: bool = False,
+        eager: bool = True,
         on_dead: Callable[[str], None],
     ) -> None:
         self.id = worker_id
@@ -60,7 +64,7 @@ class Worker:
         self.after_turn: Callable[[], None] | None = None
         self._engines, self._packer = engines, packer
         self._loop, self._clock = loop, clock
-        self._depth, self._overtake = depth, overtake
+        self._depth, self._overtake, self._eager = depth, overtake, eager
         self._on_dead = on_dead
         self._open: dict[str, list[Held]] = {}
         self._flights: list[Flight] = []
@@ -150,11 +154,17 @@ class Worker:
         if len(self._flights) >= len(LANES) * self._depth:
             return ()
         running = [f.packed.lane for f in self._flights if f.done_s is None]
-        if not self._overtake:
-            return LANES if len(running) < self._depth else ()
-        return tuple(
-            lane for lane in LANES if sum(other <= lane for other in running) < self._depth
-        )
+        full = len(running) >= self._depth
+        if self._overtake:
+            if self._packer.owes_bulk and Lane.BULK in running:
+                return () if full else (Lane.BULK,)
+            return tuple(
+                lane for lane in LANES if sum(other <= lane for other in running) < self._depth
+            )
+        if full:
+            return ()
+        worth_it = self._eager or not running or self._again or self._packer.fills_a_batch
+        return LANES if worth_it else ()
 
     def _next(self, lanes: tuple[Lane, ...]) -> Packed[Held] | None:
         """The parts of a batch that failed go first, then what the packer says."""
@@ -163,7 +173,8 @@ class Worker:
             packed.pieces = [p for p in packed.pieces if not p.owner.answered]
             if packed.pieces:
                 return packed
-        packed, expired = self._packer.next_batch(self._clock(), lanes)
+        bulk_queued = any(f.packed.lane is Lane.BULK for f in self._flights if f.done_s is None)
+        packed, expired = self._packer.next_batch(self._clock(), lanes, bulk_queued=bulk_queued)
         for held in expired:
             self._expire(held)
         return packed
