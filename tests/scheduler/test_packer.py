@@ -105,7 +105,7 @@ class History:
         assert all(w.expires_s > self.now for w, _ in taken), "expired work was packed"
         budget = max(self.policy.budget, self.policy.bulk_pass, self.policy.bulk_pass_busy)
         assert sum(costs[:-1]) < budget, "went on after the budget was reached"
-        if any(c > budget for c in costs):
+        if any(w.seqlens[i] > budget for w, i in taken):
             assert len(costs) == 1, "a sequence over the budget did not run alone"
 
 
@@ -161,7 +161,7 @@ def test_a_batch_stops_short_only_when_nothing_more_fits(
     for lane in LANES if policy.fill else [packed.lane]:
         head = h.packer.oldest(lane, packed.model)
         if packed.cost < smallest and head is not None:
-            assert head.costs[head.taken] > smallest, "room was left for the next in line"
+            assert head.seqlens[head.taken] > smallest, "room was left for the next in line"
 
 
 def test_the_budget_is_reached_and_never_kept_under() -> None:
@@ -182,6 +182,13 @@ def test_attention_cost_lets_a_long_sequence_fill_a_batch_alone() -> None:
     packer: Packer[Waiting] = Packer(Policy(budget=512))
     packer.add(waiting(400, 400, quadratic=1e-3))
     assert take(packer).cost == pytest.approx(400 + 160)
+
+
+def test_attention_cost_does_not_keep_a_sequence_of_the_budget_from_sharing_a_batch() -> None:
+    packer: Packer[Waiting] = Packer(Policy(budget=512, fill=True))
+    packer.add(waiting(16, quadratic=4e-4))
+    packer.add(waiting(512, lane=Lane.BULK, quadratic=4e-4))
+    assert take(packer).tokens == 528
 
 
 def test_a_lane_goes_before_the_lanes_below_it_whatever_came_first() -> None:

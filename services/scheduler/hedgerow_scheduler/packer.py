@@ -142,7 +142,7 @@ class Packer(Generic[W]):
         """Return (batch or None, expired): expired chunks leave before anything is packed.
 
         The first sequence is always taken, even when it alone exceeds the budget: a long
-        document must run eventually, and it runs alone.
+        document must run eventually, and one of more tokens than the budget runs alone.
 
         lanes: those that may be in a batch now
         bulk_queued: an earlier bulk batch still waits on the device, where queries may pass it
@@ -251,9 +251,11 @@ class Packer(Generic[W]):
 
 def _reach(head: Waiting, cost: float, until: float, budget: float) -> tuple[int, float]:
     """How far a chunk goes into a batch that costs `cost`: (stop, cost after)."""
-    stop, costs = head.taken, head.costs
+    stop, costs, seqlens = head.taken, head.costs, head.seqlens
     while stop < len(costs) and (cost < until or not cost):
-        if cost and costs[stop] > budget:
+        # By tokens, not by cost: attention must not turn a sequence of just the budget, the most
+        # common length of bulk, into one that no query can share a batch with.
+        if cost and seqlens[stop] > budget:
             break
         cost += costs[stop]
         stop += 1

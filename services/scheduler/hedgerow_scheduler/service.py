@@ -11,6 +11,7 @@ import signal
 import time
 from typing import Any
 
+from hedgerow_scheduler.cost import attention_cost
 from hedgerow_scheduler.intake import Intake, Served
 from hedgerow_scheduler.packer import Packer
 from hedgerow_scheduler.ports import Engine, Host
@@ -194,7 +195,8 @@ class Service:
 
     def _served(self, alias: str, engine: Engine) -> Served:
         ours, theirs = engine.fingerprint, self._models[alias].gateway_fingerprint
-        return Served(engine, engine.card.dimension, frozenset((ours, theirs, f"{theirs}:{ours}")))
+        versions = frozenset((ours, theirs, f"{theirs}:{ours}"))
+        return Served(engine, engine.card.dimension, versions, attention_cost(engine.card))
 
     def _stats(self) -> dict[str, Any]:
         snapshot = self._worker.snapshot()
