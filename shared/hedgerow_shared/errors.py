@@ -8,12 +8,15 @@ HedgerowError
     BadChunkError        400  an internal chunk whose parts contradict each other
     ForbiddenError       403  the bus user may not publish or listen there
     UnknownModelError    404  no such alias here
+    UnknownJobError      404  no such bulk job
+    JobConflictError     409  a bulk job of this id exists and is another one, or takes no more
     TooLargeError        413  request or answer beyond a size limit
   RowError               500  one row failed in the engine; its neighbours are fine
   RetryableError         the request is fine; the system was not
     OverloadedError      429  queue full: retry after `retry_after_s`
     NoWorkerError        503  nobody serves that model at the moment
     WorkerLostError      503  the worker that had the work went away
+    StorageError         503  what must be kept could not be stored: full, away, or not there
     DeadlineError        504  the answer would have come too late
   CancelledError         499  the caller went away
 StartupError             never on the wire: one line for a person, naming the remedy
@@ -100,6 +103,16 @@ class UnknownModelError(ClientError):
     status = 404
 
 
+class UnknownJobError(ClientError):
+    code = "job_not_found"
+    status = 404
+
+
+class JobConflictError(ClientError):
+    code = "job_conflict"
+    status = 409
+
+
 class TooLargeError(ClientError):
     code = "too_large"
     status = 413
@@ -137,6 +150,10 @@ class WorkerLostError(RetryableError):
     code = "worker_lost"
 
 
+class StorageError(RetryableError):
+    code = "storage_unavailable"
+
+
 class DeadlineError(RetryableError):
     code = "deadline_exceeded"
     status = 504
@@ -162,12 +179,15 @@ WIRE_ERRORS: Mapping[str, type[HedgerowError]] = {
         BadChunkError,
         ForbiddenError,
         UnknownModelError,
+        UnknownJobError,
+        JobConflictError,
         TooLargeError,
         RowError,
         RetryableError,
         OverloadedError,
         NoWorkerError,
         WorkerLostError,
+        StorageError,
         DeadlineError,
         CancelledError,
     )

@@ -25,6 +25,10 @@ HEADER_ERROR = "Nats-Service-Error"
 HEADER_TTL_MS = "Hedgerow-Ttl-Ms"
 HEADER_PARTIAL = "Hedgerow-Partial"
 HEADER_TRACE = "traceparent"
+HEADER_ROWS = "Hedgerow-Rows"
+HEADER_FAILED = "Hedgerow-Failed"
+HEADER_TOKENS = "Hedgerow-Tokens"
+HEADER_REASON = "Hedgerow-Reason"
 
 SERVICE_NAME = "hedgerow"
 
@@ -73,12 +77,33 @@ def chunk(alias: str) -> str:
     return f"hedgerow.chunk.{model_token(alias)}"
 
 
-def bulk(alias: str) -> str:
-    return f"hedgerow.bulk.{model_token(alias)}"
+def bulk(alias: str, job: str = "*") -> str:
+    """Bulk work of a model and job; with the default, what a model's consumer listens to."""
+    return f"hedgerow.bulk.{model_token(alias)}.{job}"
 
 
-def result(job: str) -> str:
-    return f"hedgerow.result.{job}"
+def result(job: str, chunk: str = "*") -> str:
+    """The result of one bulk chunk. One subject each, so that a second one can be refused."""
+    return f"hedgerow.result.{job}.chunk.{chunk}"
+
+
+def receipt(job: str, part: str = "*") -> str:
+    """The note that a part of a job was stored completely."""
+    return f"hedgerow.result.{job}.part.{part}"
+
+
+def dead(alias: str, job: str, chunk: str) -> str:
+    """A bulk chunk that kept on ending workers, with the reason in its headers."""
+    return f"hedgerow.dead.{model_token(alias)}.{job}.{chunk}"
+
+
+def submit_bulk(alias: str) -> str:
+    return f"hedgerow.v1.bulk.{model_token(alias)}"
+
+
+def job(verb: str, job: str = "*") -> str:
+    """verb: status, results or cancel."""
+    return f"hedgerow.v1.job.{verb}.{job}"
 
 
 def worker_chunk(worker: str, alias: str) -> str:

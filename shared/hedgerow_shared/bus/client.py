@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping
 
 from nats import errors as nats_errors
@@ -37,6 +38,7 @@ class Bus:
     """
 
     def __init__(self, options: BusOptions, on_closed: Callable[[], None] | None) -> None:
+        self._inbox_prefix = options.inbox_prefix
         self._inbox = Inbox(options.inbox_prefix)
         self._link = Link(
             options, on_down=self._on_down, on_refused=self._on_refused, on_closed=on_closed
@@ -94,8 +96,13 @@ class Bus:
 
     @property
     def client(self) -> NatsClient:
-        """For the JetStream part of this package only."""
+        """For the tests of this package only."""
         return self._nc
+
+    def new_inbox(self) -> str:
+        """A subject only this connection listens on, for replies that come by `subscribe`:
+        what JetStream delivers keeps the subject it was stored under."""
+        return f"{self._inbox_prefix}.{secrets.token_hex(11)}"
 
     def publish_nowait(
         self,
@@ -170,16 +177,23 @@ class Bus:
         return message
 
     async def request_many(
-        self, subject: str, data: bytes, *, timeout_s: float, max_replies: int | None = None
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        timeout_s: float,
+        max_replies: int | None = None,
+        is_last: Callable[[Message], bool] | None = None,
     ) -> list[Message]:
-        """Send one message and collect replies for `timeout_s`, or until there are `max_replies`.
+        """Send one message and collect replies for `timeout_s`, or until there are `max_replies`
+        or `is_last` says of one that it is the last.
 
         Returns at once with an empty list when nobody listens. Raises like `request`, except
         that running out of time is the normal end.
         """
         self._link.check_up()
         done: asyncio.Future[None] = self._loop.create_future()
-        gather = Gather(subject, max_replies, done)
+        gather = Gather(subject, max_replies, done, is_last)
         reply = self._inbox.open(gather)
         try:
             await self.publish(subject, data, reply=reply)

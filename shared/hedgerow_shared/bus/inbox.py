@@ -45,14 +45,22 @@ class Call:
 
 
 class Gather:
-    """One request, many replies: done at `limit`, by `fail`, or when its owner stops waiting."""
+    """One request, many replies: done at `limit`, after the one of which `is_last` says so, by
+    `fail`, or when its owner stops waiting."""
 
-    __slots__ = ("done", "limit", "replies", "subject")
+    __slots__ = ("done", "is_last", "limit", "replies", "subject")
 
-    def __init__(self, subject: str, limit: int | None, done: asyncio.Future[None]) -> None:
+    def __init__(
+        self,
+        subject: str,
+        limit: int | None,
+        done: asyncio.Future[None],
+        is_last: Callable[[Message], bool] | None = None,
+    ) -> None:
         self.subject = subject
         self.limit = limit
         self.done = done
+        self.is_last = is_last
         self.replies: list[Message] = []
 
     def deliver(self, message: Message) -> None:
@@ -62,7 +70,8 @@ class Gather:
             self.done.set_result(None)
             return
         self.replies.append(message)
-        if self.limit is not None and len(self.replies) >= self.limit:
+        full = self.limit is not None and len(self.replies) >= self.limit
+        if full or (self.is_last is not None and self.is_last(message)):
             self.done.set_result(None)
 
     def fail(self, error: HedgerowError) -> None:
