@@ -39,7 +39,7 @@ def test_the_second_batch_starts_before_the_first_is_settled_and_the_third_waits
         held.deliver = lambda reply: events.append(f"settle {reply.id}")
     assert len(rig.engine.steps) == 2, "depth is two: one runs, one is queued on the device"
     rig.engine.at_once = lambda lazy: events.append("start c")
-    rig.worker.after_turn = lambda: events.append("end of turn")
+    rig.worker.after_turn.append(lambda: events.append("end of turn"))
     rig.finish(0)
     assert events == ["start c", "settle a", "end of turn"]
 

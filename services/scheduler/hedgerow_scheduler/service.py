@@ -169,7 +169,7 @@ class Service:
         end_s = time.monotonic() + self._settings.drain_s
         with contextlib.suppress(RetryableError):
             await asyncio.gather(*(s.drain() for s in self._online))
-        self._worker.after_turn = self._check_idle
+        self._worker.after_turn.append(self._check_idle)
         self._check_idle()
         try:
             await asyncio.wait_for(self._idle.wait(), max(end_s - time.monotonic(), 0.1))

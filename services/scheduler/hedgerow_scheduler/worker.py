@@ -43,6 +43,8 @@ class Worker:
     eager: a batch that is only part full is queued behind a running one at once. Right where
         every token costs time; where a pass costs the same up to a full budget, it waits for
         more to share it until the device is free
+    after_turn: called when chunks were started or settled; whoever feeds a lane by itself
+        (bulk) or waits for the end (drain) looks at the backlog then
     on_dead: called with the reason when an engine fails even on input known to be good
     """
 
@@ -61,7 +63,7 @@ class Worker:
     ) -> None:
         self.id = worker_id
         self.figures = Figures()
-        self.after_turn: Callable[[], None] | None = None
+        self.after_turn: list[Callable[[], None]] = []
         self._engines, self._packer = engines, packer
         self._loop, self._clock = loop, clock
         self._depth, self._overtake, self._eager = depth, overtake, eager
@@ -119,8 +121,8 @@ class Worker:
         ) is not None:
             self._settle(flight)
             self._start_batches()
-        if self.after_turn is not None:
-            self.after_turn()
+        for told in self.after_turn:
+            told()
 
     def snapshot(self) -> dict[str, Any]:
         """What this worker says about itself: numbers by name, and `models` by alias."""
