@@ -63,7 +63,8 @@ def properties(
         raise NotSupportedError("normalizer.precompiled_charsmap: a value lies outside its bytes")
     only_space = mapped & (codes[starts] == 0x20) & (codes[starts + 1] == 0)
     actions[only_space] = Action.SPACE
-    return kinds.astype(np.uint32) | actions << np.uint32(5) | starts.astype(np.uint32) << 8
+    entries = starts << 8 | actions.astype(np.int64) << 5 | kinds
+    return entries.astype(np.uint32)
 
 
 def plain_ascii(entries: npt.NDArray[np.uint32]) -> bool:

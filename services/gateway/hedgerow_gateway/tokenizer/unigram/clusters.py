@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import njit
 
 from hedgerow_gateway.tokenizer.unigram import cells, header
@@ -17,6 +16,8 @@ from hedgerow_gateway.tokenizer.unigram.layout import (
     Status,
 )
 from hedgerow_gateway.tokenizer.unigram.memory import (
+    NO,
+    int64,
     load_i64,
     load_u8,
     load_u32,
@@ -31,7 +32,6 @@ _B = int(Pipeline.B)
 _BOUNDARY = 0xFF
 _SHORT = 6
 _VALUE = 1 << 31
-_NO = np.int64(0)
 
 
 @njit
@@ -148,7 +148,7 @@ def write_char(tables: int, scratch: int, text: int, width: int, entry: int) -> 
     elif action == _MARK:
         _write_mark(tables, scratch)
     else:
-        length = _open(scratch, np.int64(action == _HOLD))
+        length = _open(scratch, int64(action == _HOLD))
         to = scratch + BUFFER_AT + length
         for k in range(width):
             store_u8(to + k, load_u8(text + k))
@@ -200,7 +200,7 @@ def _write_replacement(tables: int, scratch: int, at: int) -> None:
         elif byte == 1:
             _write_mark(tables, scratch)
         elif byte != 2:
-            length = _open(scratch, _NO)
+            length = _open(scratch, NO)
             store_u8(scratch + BUFFER_AT + length, byte)
             store_i64(scratch + cells.LENGTH, length + 1)
         text += 1

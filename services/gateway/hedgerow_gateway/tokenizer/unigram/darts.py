@@ -61,14 +61,14 @@ def char_values(charsmap: Charsmap) -> npt.NDArray[np.int64]:
         points = points[(points < 0xD800) | (points > 0xDFFF)]
         node = np.full(points.shape, offsets(units[:1])[0], np.int64)
         alive = np.ones(points.shape, np.bool_)
+        unit = np.zeros(points.shape, np.int64)
         for byte in _utf8(points, width):
             node = np.where(alive, node ^ byte, 0)
             alive &= node < units.shape[0]
             unit = units[np.where(alive, node, 0)]
             alive &= (unit & (_VALUE | 255)) == byte
-            last_unit = unit
             node = np.where(alive, node ^ offsets(unit), 0)
-        alive &= (last_unit & _HAS_VALUE) != 0
+        alive &= (unit & _HAS_VALUE) != 0
         found[points[alive]] = units[node[alive]] & (_VALUE - 1)
     return found
 

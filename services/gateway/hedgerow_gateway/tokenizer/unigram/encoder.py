@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
+from numba.core import config as numba_config
 from tokenizers import Tokenizer as HfTokenizer
 
 from hedgerow_gateway.tokenizer.file import TokenizerFile
@@ -72,7 +72,15 @@ class UnigramEncoder:
             tables[:] = built
             if not problem:
                 _keep(kept, tables, log)
-        return cls(tables, code)
+        encoder = cls(tables, code)
+        encoder.warm()
+        return encoder
+
+    def warm(self) -> None:
+        """Load or compile every entry now, not in the first request that needs it."""
+        self.encode(["a"])
+        self.encode(["a", "b"])
+        self.head("a", 1)
 
     @property
     def table_bytes(self) -> int:
@@ -97,7 +105,7 @@ class UnigramEncoder:
         Reads only as much of the text as that takes: words are emitted when nothing that
         follows can change them.
         """
-        out = np.empty(budget + 2, np.int32)
+        out = np.empty(budget + 1, np.int32)
         block, chars = self._scratch.block, 256 + 4 * budget
         while True:
             part = text[:chars]
@@ -106,7 +114,7 @@ class UnigramEncoder:
             if status >= 0:
                 return out[:status], not more
             if status == -_FULL:
-                return out[: budget + 1], False
+                return out, False
             if status == -_CUT:
                 chars *= 2
             else:
@@ -173,13 +181,14 @@ def _compiled(folder: Path | None, log: Log) -> Any:
     kernels = None if folder is None else folder / f"kernels-{store.source_hash()}"
     if kernels is not None and not kernels.exists():
         log("compiling the unigram encoder, once for this version and machine (about 10 s)")
-    before = numba.config.CACHE_DIR
+    settings: Any = numba_config
+    before = settings.CACHE_DIR
     if kernels is not None:
-        numba.config.CACHE_DIR = str(kernels)
+        settings.CACHE_DIR = str(kernels)
     try:
         from hedgerow_gateway.tokenizer.unigram import entry
     finally:
-        numba.config.CACHE_DIR = before
+        settings.CACHE_DIR = before
     return entry
 
 

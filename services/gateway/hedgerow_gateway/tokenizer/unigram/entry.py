@@ -16,7 +16,10 @@ from hedgerow_gateway.tokenizer.unigram.layout import (
     Status,
 )
 from hedgerow_gateway.tokenizer.unigram.memory import (
+    NO,
+    YES,
     address_of,
+    int64,
     load_i64,
     load_u8,
     load_u32,
@@ -31,7 +34,6 @@ from hedgerow_gateway.tokenizer.unigram.viterbi import best_path, steps_of
 from hedgerow_gateway.tokenizer.unigram.words import hash_of, key_of
 
 _DONE = int(Status.DONE)
-_NO, _YES = np.int64(0), np.int64(1)
 _READ_AHEAD = 24
 
 
@@ -41,7 +43,7 @@ def _encode(tables: Any, scratch: Any, out: Any, source: Any, more: int) -> int:
     store_i64(place + cells.OUT, address_of(out))
     store_i64(place + cells.ROOM, out.shape[0])
     end = text + len(source)
-    status = encode_text(address_of(tables), place, _NO, text, end, end - _READ_AHEAD, more)
+    status = encode_text(address_of(tables), place, NO, text, end, end - _READ_AHEAD, more)
     return load_i64(place + cells.COUNT) if status == _DONE else -status
 
 
@@ -74,8 +76,8 @@ def encode_many(
     store_i64(place + cells.ROOM, out.shape[0])
     safe = text + len(source) - _READ_AHEAD
     for k in range(first, bounds.shape[0] - 1):
-        count, start, end = np.int64(cu_seqlens[k]), text + bounds[k], text + bounds[k + 1]
-        status = encode_text(address_of(tables), place, count, start, end, safe, _NO)
+        count, start, end = int64(cu_seqlens[k]), text + bounds[k], text + bounds[k + 1]
+        status = encode_text(address_of(tables), place, count, start, end, safe, NO)
         if status != _DONE:
             return status, k
         cu_seqlens[k + 1] = load_i64(place + cells.COUNT)
@@ -101,7 +103,7 @@ def own_splits(tables: Any, scratch: Any, keys: Any, bounds: Any) -> Any:
         start, size = text + bounds[k], bounds[k + 1] - bounds[k]
         for at in range(size):
             store_u8(place + BUFFER_AT + at, load_u8(start + at))
-        close, _, _ = best_path(address_of(tables), place, _NO, size, 0.0, -_YES)
+        close, _, _ = best_path(address_of(tables), place, NO, size, 0.0, -YES)
         step = load_u32(steps_of(place) + size * 4)
         if step & 127 == size and step >> 7 != UNK_NODE:
             found[k] = 1 if close else 2
@@ -118,11 +120,11 @@ def fill_slots(
     """
     table, text = address_of(slots), address_of(keys)
     for k in range(ids.shape[0]):
-        k0, k1, k2 = key_of(text + bounds[k], bounds[k + 1] - bounds[k], np.int64(first[k]))
-        at = np.int64(hash_of(k0, k1, k2) >> np.uint64(shift))
+        k0, k1, k2 = key_of(text + bounds[k], bounds[k + 1] - bounds[k], int64(first[k]))
+        at = int64(hash_of(k0, k1, k2) >> np.uint64(shift))
         while load_i64(table + (at << 5) + 16) != 0:
             at = (at + 1) & mask
         store_u64(table + (at << 5), k0)
         store_u64(table + (at << 5) + 8, k1)
         store_u64(table + (at << 5) + 16, k2)
-        store_u32(table + (at << 5) + 24, np.int64(ids[k]))
+        store_u32(table + (at << 5) + 24, int64(ids[k]))

@@ -8,17 +8,24 @@ every dependent load. The caller in Python keeps the arrays alive. Nothing needs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+# numba passes the typing context by itself, which its type hints do not say.
+_intrinsic: Any = intrinsic
 _INT, _FLOAT = types.int64, types.float64
+# What numba types as int64. A plain 0 is typed as itself and would compile another copy of the
+# function it is passed to.
+int64 = cast("Callable[[Any], int]", np.int64)
+NO, YES = int64(0), int64(1)
 _BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
-def _load(cell: ir.Type, result: Any) -> Callable[..., Any]:
+def _load(cell: ir.Type, result: Any) -> Callable[[int], Any]:
     def typed(typing_context: Any, address: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.load(builder.inttoptr(args[0], cell.as_pointer()), align=1)
@@ -26,7 +33,7 @@ def _load(cell: ir.Type, result: Any) -> Callable[..., Any]:
 
         return result(_INT), emit
 
-    return intrinsic(typed)
+    return _intrinsic(typed)
 
 
 def _store(cell: ir.Type, kind: Any) -> Callable[..., Any]:
@@ -38,7 +45,7 @@ def _store(cell: ir.Type, kind: Any) -> Callable[..., Any]:
 
         return types.void(_INT, kind), emit
 
-    return intrinsic(typed)
+    return _intrinsic(typed)
 
 
 load_u8 = _load(_BYTE, _INT)
@@ -53,8 +60,7 @@ store_u64 = _store(_WORD, types.uint64)
 store_f64 = _store(ir.DoubleType(), _FLOAT)
 
 
-@intrinsic
-def address_of(typing_context: Any, memory: Any) -> Any:
+def _address_of(typing_context: Any, memory: Any) -> Any:
     """Address of the first byte of an array or a bytes object."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -64,11 +70,14 @@ def address_of(typing_context: Any, memory: Any) -> Any:
     return _INT(memory), emit
 
 
-@intrinsic
-def trailing_zeros(typing_context: Any, value: Any) -> Any:
+def _trailing_zeros(typing_context: Any, value: Any) -> Any:
     """Number of zero bits below the lowest set bit of a uint64 that is not 0."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return _INT(types.uint64), emit
+
+
+address_of: Callable[[Any], int] = _intrinsic(_address_of)
+trailing_zeros: Callable[[Any], int] = _intrinsic(_trailing_zeros)

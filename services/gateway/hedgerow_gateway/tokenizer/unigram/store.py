@@ -78,11 +78,11 @@ def read_tables(file: Path) -> Bytes | None:
             if magic != _MAGIC or not 0 < size < 1 << 32:
                 return None
             block = roomy(size)
-            if stream.readinto(memoryview(block)) != size or stream.read(1):
+            if stream.readinto(block.data) != size or stream.read(1):
                 return None
     except (OSError, struct.error):
         return None
-    return block if zlib.crc32(memoryview(block)) == checksum else None
+    return block if zlib.crc32(block.data) == checksum else None
 
 
 def write_tables(file: Path, block: Bytes) -> None:
@@ -90,7 +90,7 @@ def write_tables(file: Path, block: Bytes) -> None:
     descriptor, name = tempfile.mkstemp(prefix=".tables", dir=file.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            raw = memoryview(block)
+            raw = block.data
             stream.write(_FORMAT.pack(_MAGIC, block.shape[0], zlib.crc32(raw)))
             stream.write(raw)
         Path(name).replace(file)

@@ -20,6 +20,8 @@ from hedgerow_gateway.tokenizer.unigram.layout import (
     Status,
 )
 from hedgerow_gateway.tokenizer.unigram.memory import (
+    NO,
+    YES,
     load_i64,
     load_u8,
     load_u64,
@@ -46,7 +48,6 @@ _HIGH = np.uint64(0x8080808080808080)
 _ONES = np.uint64(0x0101010101010101)
 _BELOW_33 = np.uint64(0x2121212121212121)
 _RUN = 64
-_NO, _YES = np.int64(0), np.int64(1)
 
 
 @njit
@@ -86,7 +87,7 @@ def visible_word(tables: int, scratch: int, text: int, stop: int, safe: int) -> 
     """Emit a whole word of visible ASCII straight from the source."""
     size = stop - text
     if size <= MAX_KEY_BYTES and text <= safe:
-        k0, k1, k2 = key_of(text, size, _YES)
+        k0, k1, k2 = key_of(text, size, YES)
         found = find_slot(tables, k0, k1, k2, hash_of(k0, k1, k2))
         if found >= 0:
             emit_one(scratch, found)
@@ -99,7 +100,7 @@ def visible_word(tables: int, scratch: int, text: int, stop: int, safe: int) -> 
     while text < stop:
         store_u8(shift + text, load_u8(text))
         text += 1
-    emit_word(tables, scratch, _NO, size + 1)
+    emit_word(tables, scratch, NO, size + 1)
 
 
 @njit
@@ -114,7 +115,7 @@ def _finish(tables: int, scratch: int) -> int:
         length = load_i64(scratch + cells.LENGTH)
         store_u8(scratch + BUFFER_AT + length, 32)
         store_i64(scratch + cells.LENGTH, length + 1)
-    drain(tables, scratch, _YES)
+    drain(tables, scratch, YES)
     full = load_i64(scratch + cells.COUNT) >= load_i64(scratch + cells.ROOM)
     return _FULL if full else _DONE
 
@@ -136,7 +137,7 @@ def _reset(scratch: int, count: int) -> None:
 def _make_room(tables: int, scratch: int) -> bool:
     """Shorten the buffer. False when one word fills it and needs a larger one."""
     if load_i64(scratch + cells.STRIP) < 0:
-        drain(tables, scratch, _NO)
+        drain(tables, scratch, NO)
         if load_i64(scratch + cells.LENGTH) >= load_i64(scratch + cells.LONG):
             work_off(tables, scratch)
     length = load_i64(scratch + cells.LENGTH)
@@ -166,7 +167,7 @@ def encode_text(
             stop = visible_end(text, end, safe)
             if ends_word(tables, stop, end, more):
                 if load_i64(scratch + cells.LENGTH) > 0:
-                    drain(tables, scratch, _YES)
+                    drain(tables, scratch, YES)
                 store_i64(scratch + cells.STRIP, -1)
                 visible_word(tables, scratch, text, stop, safe)
                 text = stop

@@ -147,10 +147,10 @@ def _pack(
     for field, values in sections.items():
         raw = np.frombuffer(values.tobytes(), np.uint8)
         block[places[field] : places[field] + raw.shape[0]] = raw
-    struct.pack_into("<q", block, header.VERSION, LAYOUT_VERSION)
+    struct.pack_into("<q", block.data, header.VERSION, LAYOUT_VERSION)
     for field, number in {**places, **fields}.items():
-        struct.pack_into("<q", block, field, number)
-    struct.pack_into("<d", block, header.UNK_SCORE, unk_score)
+        struct.pack_into("<q", block.data, field, number)
+    struct.pack_into("<d", block.data, header.UNK_SCORE, unk_score)
     return block
 
 
@@ -175,7 +175,7 @@ def _fill(block: Bytes, ordered: list[bytes], keys: dict[bytes, int]) -> None:
     np.cumsum([len(key) for key in chosen], out=bounds[1:])
     text = np.frombuffer(b"".join(chosen) + bytes(32), np.uint8)
     start, shift, mask = (
-        struct.unpack_from("<q", block, field)[0]
+        struct.unpack_from("<q", block.data, field)[0]
         for field in (header.SLOTS, header.SLOT_SHIFT, header.SLOT_MASK)
     )
     fill_slots(

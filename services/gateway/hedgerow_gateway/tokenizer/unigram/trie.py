@@ -30,7 +30,7 @@ def build_trie(keys: list[bytes]) -> Trie:
     return Trie(base[:used], parent[:used], leaf[:used])
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _build(text: Any, bounds: Any, slots: int) -> Any:
     """Level by level. Free places for a node's children are sought 64 at a time: OR together
     the occupancy words shifted by each child's byte; a zero bit is a base that fits them all."""
@@ -41,7 +41,11 @@ def _build(text: Any, bounds: Any, slots: int) -> Any:
     queue = np.empty((text.shape[0] + 2, 4), np.int64)
     queue[0, 0], queue[0, 1], queue[0, 2], queue[0, 3] = 0, bounds.shape[0] - 1, 0, 0
     parent[0], taken[0] = _NO_PARENT - 1, _ONE
-    labels, starts, stops = np.empty(256, np.int64), np.empty(256, np.int64), np.empty(256, np.int64)
+    labels, starts, stops = (
+        np.empty(256, np.int64),
+        np.empty(256, np.int64),
+        np.empty(256, np.int64),
+    )
     search_from = np.zeros(257, np.int64)
     head, tail, used = 0, 1, 1
     while head < tail:

@@ -23,6 +23,9 @@ from hedgerow_gateway.tokenizer.unigram.layout import (
     MAX_KEY_BYTES,
 )
 from hedgerow_gateway.tokenizer.unigram.memory import (
+    NO,
+    YES,
+    int64,
     load_f64,
     load_i64,
     load_u8,
@@ -44,8 +47,6 @@ _HALF = np.uint64(32)
 _FIRST = 64
 _SIZE_SHIFT = np.uint64(56)
 _CACHE_MASK = np.uint64(CACHE_SLOTS - 1)
-# As numpy integers these are typed int64; a plain 0 would compile another copy of the callee.
-_NO, _YES = np.int64(0), np.int64(1)
 
 
 @njit
@@ -81,7 +82,7 @@ def hash_of(k0: Any, k1: Any, k2: Any) -> Any:
 def find_slot(tables: int, k0: Any, k1: Any, k2: Any, mixed: Any) -> int:
     """Id of the piece with this key, or -1."""
     slots = tables + load_i64(tables + header.SLOTS)
-    at = np.int64(mixed >> np.uint64(load_i64(tables + header.SLOT_SHIFT)))
+    at = int64(mixed >> np.uint64(load_i64(tables + header.SLOT_SHIFT)))
     while True:
         slot = slots + (at << 5)
         found = load_u64(slot + 16)
@@ -137,16 +138,14 @@ def _remember(scratch: int, slot: int, k0: Any, k1: Any, k2: Any, start: int) ->
 
 
 @njit
-def _segment(
-    tables: int, scratch: int, start: int, stop: int, first: int, look: int
-) -> bool:
+def _segment(tables: int, scratch: int, start: int, stop: int, first: int, look: int) -> bool:
     """Emit buffer[start:stop]. False (nothing emitted) when sums were too close to be trusted.
 
     first: 1 when the word's mark is part of the range; then the sums start where they must
     look: 0 when the range is known not to be a piece
     """
     size = stop - start - first
-    slot, k0, k1, k2 = _NO, np.uint64(0), np.uint64(0), np.uint64(0)
+    slot, k0, k1, k2 = NO, np.uint64(0), np.uint64(0), np.uint64(0)
     if size <= MAX_KEY_BYTES:
         k0, k1, k2 = key_of(scratch + BUFFER_AT + start + first, size, first)
         mixed = hash_of(k0, k1, k2)
@@ -155,11 +154,11 @@ def _segment(
             if found >= 0:
                 emit_one(scratch, found)
                 return True
-        slot = scratch + CACHE_AT + (np.int64(mixed & _CACHE_MASK) << 6)
+        slot = scratch + CACHE_AT + (int64(mixed & _CACHE_MASK) << 6)
         if load_u64(slot + 16) == k2 and load_u64(slot) == k0 and load_u64(slot + 8) == k1:
             _recall(tables, scratch, slot)
             return True
-    close, _, _ = best_path(tables, scratch, start, stop, 0.0, -_YES)
+    close, _, _ = best_path(tables, scratch, start, stop, 0.0, -YES)
     if close and first == 0:
         return False
     before, fused = load_i64(scratch + cells.COUNT), load_i64(scratch + cells.LAST_UNK)
@@ -192,7 +191,7 @@ def emit_word(tables: int, scratch: int, start: int, stop: int) -> None:
     store_i64(scratch + cells.LAST_UNK, 0)
     size = stop - start - 1
     if size <= MAX_KEY_BYTES:
-        k0, k1, k2 = key_of(scratch + BUFFER_AT + start + 1, size, _YES)
+        k0, k1, k2 = key_of(scratch + BUFFER_AT + start + 1, size, YES)
         found = find_slot(tables, k0, k1, k2, hash_of(k0, k1, k2))
         if found >= 0:
             emit_one(scratch, found)
@@ -206,26 +205,26 @@ def split_word(tables: int, scratch: int, start: int, stop: int) -> None:
     count = load_i64(scratch + cells.COUNT)
     if stop - start <= LONG_BYTES:
         at, end = start, _next_cut(tables, scratch, min(start + 1, stop - 1), stop)
-        look = np.int64(end != stop)
-        while _segment(tables, scratch, at, end, np.int64(at == start), look):
+        look = int64(end != stop)
+        while _segment(tables, scratch, at, end, int64(at == start), look):
             if end == stop:
                 return
             at, end = end, _next_cut(tables, scratch, end, stop)
         store_i64(scratch + cells.COUNT, count)
         store_i64(scratch + cells.LAST_UNK, 0)
-    best_path(tables, scratch, start, stop, 0.0, -_YES)
+    best_path(tables, scratch, start, stop, 0.0, -YES)
     emit_path(tables, scratch, start, stop)
 
 
 @njit
 def drain(tables: int, scratch: int, final: int) -> None:
     """Emit the complete words of the buffer (all of it when `final` is 1); move the rest up."""
-    length, start = load_i64(scratch + cells.LENGTH), _NO
+    length, start = load_i64(scratch + cells.LENGTH), NO
     stop = length if final != 0 else load_i64(scratch + cells.LAST_MARK)
     if stop > 0 and load_i64(scratch + cells.CONTINUED) != 0:
-        start = _next_mark(scratch, _NO, stop)
-        best_path(tables, scratch, _NO, start, load_f64(scratch + cells.CARRY), -_YES)
-        emit_path(tables, scratch, _NO, start)
+        start = _next_mark(scratch, NO, stop)
+        best_path(tables, scratch, NO, start, load_f64(scratch + cells.CARRY), -YES)
+        emit_path(tables, scratch, NO, start)
         store_i64(scratch + cells.CONTINUED, 0)
     while start < stop:
         end = _next_mark(scratch, start + 1, stop)
@@ -247,9 +246,9 @@ def work_off(tables: int, scratch: int) -> None:
     else:
         store_i64(scratch + cells.LAST_UNK, 0)
     last = length - load_i64(tables + header.MAX_PIECE_BYTES)
-    _, split, score = best_path(tables, scratch, _NO, length, carry, last)
+    _, split, score = best_path(tables, scratch, NO, length, carry, last)
     if split > 0:
-        emit_path(tables, scratch, _NO, split)
+        emit_path(tables, scratch, NO, split)
         _move(scratch, split, length)
         store_i64(scratch + cells.CONTINUED, 1)
         store_f64(scratch + cells.CARRY, score)
