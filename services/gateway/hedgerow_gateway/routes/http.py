@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from hedgerow_gateway.bigjson import LARGE_BYTES, decode_large
 from hedgerow_gateway.bodies import CONTENT_TYPES, Form, decode, encode, form_of
 from hedgerow_gateway.call import Call, read_call
 from hedgerow_gateway.failures import error_body, retry_headers
@@ -52,7 +53,9 @@ class HttpFront:
                 call = read_call(
                     request.headers, form, ttl_s=self._ttl_s, max_ttl_s=self._max_ttl_s
                 )
-                model, pieces = await serve(decode(data, form), call)
+                large = form == "json" and len(data) > LARGE_BYTES
+                body = await decode_large(data) if large else decode(data, form)
+                model, pieces = await serve(body, call)
                 return await self._answer(request, pieces, form)
             except HedgerowError as error:
                 code = error.code
