@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.harness import WrongVectorsError, say
 from benchmarks.rows import Row, table, write
 from benchmarks.server import NotStartedError
@@ -18,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 measured, 1 refused to measure, 2 misused."""
     options = _parser().parse_args(argv)
     try:
+        if note := machine.busy_warning():
+            say(note)
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except (WrongVectorsError, NotStartedError, StartupError, RuntimeError) as error:

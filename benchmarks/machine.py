@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from functools import cache
 from pathlib import Path
 
@@ -63,10 +64,31 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+@cache
 def busy_warning() -> str:
-    """A note for the rows when other work shares the machine now, else an empty string."""
-    load = os.getloadavg()[0]
-    return f"machine busy at start (load {load:.1f})" if load > 0.3 * cores() else ""
+    """A note for the rows when other work used the machine just now, else an empty string.
+
+    Looks for half a second while this process sleeps; the first answer holds for the run.
+    """
+    share = _busy_share(0.5)
+    return f"machine busy: other work took {share:.0%} of it" if share > 0.05 else ""
+
+
+def _busy_share(seconds: float) -> float:
+    before = _cpu_ticks()
+    time.sleep(seconds)
+    after = _cpu_ticks()
+    total = sum(after) - sum(before)
+    return 1 - (after[3] + after[4] - before[3] - before[4]) / total if total else 0.0
+
+
+def _cpu_ticks() -> list[int]:
+    """user, nice, system, idle, iowait, ... since boot; all zero where there is no /proc."""
+    try:
+        line = Path("/proc/stat").read_text("utf-8").splitlines()[0]
+    except OSError:
+        return [0] * 10
+    return [int(ticks) for ticks in line.split()[1:]]
 
 
 def _hedgerow() -> str:

@@ -81,6 +81,10 @@ class Pool:
     def specials(self) -> int:
         return len(self._head) + len(self._tail)
 
+    def encode(self, text: str) -> TokenIds:
+        """Token ids of a text, specials included."""
+        return np.asarray(self._tokenizer.encode(text).ids, np.int32)
+
     def ids(self, length: int, count: int, *, seed: int = 0) -> list[TokenIds]:
         """`count` different sequences of exactly `length` token ids, specials included."""
         body = length - self.specials

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import models
+from benchmarks import machine, models
 from benchmarks.harness import Limits, check_vectors, say
-from benchmarks.machine import busy_warning
 from benchmarks.reference import reference_vectors
 from benchmarks.rows import Row
 from benchmarks.target import Input, Target
@@ -40,7 +39,8 @@ class Bench:
     quick: bool
     dtype: str = ""
     suite_prefix: str = ""
-    busy: str = field(default_factory=busy_warning)
+    versions: Mapping[str, str] = field(default_factory=machine.versions)
+    busy: str = field(default_factory=machine.busy_warning)
 
     def inputs(self, length: int, count: int, *, seed: int = 0) -> list[Input]:
         """`count` different inputs of `length` tokens: ids where the server takes them."""
@@ -57,7 +57,12 @@ class Bench:
     def row(self, suite: str, case: str, unit: str, samples: int, **figures: Any) -> Row:
         """A Row of this server; `note` is joined with what is known about the run."""
         notes = [figures.pop("note", ""), self.busy, "quick" if self.quick else ""]
-        given: dict[str, Any] = {"engine": self.target.name, "dtype": self.dtype, **figures}
+        given: dict[str, Any] = {
+            "engine": self.target.name,
+            "dtype": self.dtype,
+            "versions": self.versions,
+            **figures,
+        }
         row = Row(
             suite=self.suite_prefix + suite,
             case=case,

@@ -50,7 +50,7 @@ def case(bench: Bench, length: int) -> Row:
     """Embeddings per second over all processes, from the first request to the last answer."""
     model = model_for(length)
     cost_s = _seconds_per_input(bench, model, length)
-    window_s, at_most_s = (3.0, 6.0) if bench.quick else (20.0, 240.0)
+    window_s, at_most_s = (2.0, 3.0) if bench.quick else (20.0, 180.0)
     inputs = max(2, min(INPUTS, int(at_most_s / cost_s / PROCESSES)))
     with tempfile.TemporaryDirectory() as folder:
         files = _requests(bench, model, length, inputs, Path(folder))
