@@ -33,7 +33,7 @@ check: ## format, lint, types, import contracts, fast tests (about a minute)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(PYTEST) -q -m "not system and not slow and not gpu" $(ARGS)
+	$(PYTEST) -q -n auto -m "not system and not slow and not gpu" $(ARGS)
 
 format: ## let ruff format and fix what it can
 	$(SET_UP) dev
