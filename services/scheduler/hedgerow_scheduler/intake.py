@@ -79,7 +79,7 @@ class Intake:
         try:
             chunk = decode_chunk(message.data)
             chunk_id = chunk.id
-            served = self._find(chunk)
+            served = find(self._served, chunk)
             fingerprint = served.engine.fingerprint
             held = self._accept(chunk, served, partial(self._replies.send, reply_to))
         except HedgerowError as error:
@@ -102,34 +102,15 @@ class Intake:
         if reply_to.startswith(self._reply_prefixes):
             self._refuse(reply_to, "", self._overloaded("the worker reads too slowly"))
 
-    def _find(self, chunk: Chunk) -> Served:
-        served = self._served.get(chunk.model)
-        if served is None:
-            raise UnknownModelError(f"this worker does not serve {chunk.model!r}", param="model")
-        if chunk.fingerprint and chunk.fingerprint not in served.fingerprints:
-            raise NoWorkerError(
-                f"this worker serves another version of {chunk.model!r} than {chunk.fingerprint}"
-            )
-        return served
-
     def _accept(self, chunk: Chunk, served: Served, deliver: Callable[[ChunkReply], None]) -> Held:
-        _check_output(chunk.output)
         now_s = self._clock()
         ttl_s = min(chunk.ttl_ms / 1e3, MAX_TTL_S) - self._age_s()
         if not ttl_s > 0:  # not `<= 0`: that lets NaN through
             raise DeadlineError("the chunk arrived after its time was over")
-        held = hold(
-            chunk, deliver, arrived_s=now_s, expires_s=now_s + ttl_s, quadratic=served.quadratic
-        )
-        longest, limit = max(held.seqlens), served.engine.max_seq_len
-        if longest > limit:
-            raise BadChunkError(f"a sequence of {longest} tokens; {chunk.model!r} takes {limit}")
-        expected = reply_bytes(chunk, served.dimension)
-        if expected > self._replies.limit_bytes:
-            raise TooLargeError(
-                f"the answer would take {expected} bytes and a bus message holds "
-                f"{self._replies.limit_bytes}: send smaller chunks"
-            )
+        held = keep(
+            chunk, served, deliver, self._replies.limit_bytes,
+            arrived_s=now_s, expires_s=now_s + ttl_s,
+        )  # fmt: skip
         backlog = self._worker.backlog_tokens(chunk.lane)
         if backlog and backlog + chunk.batch.num_tokens > self._backlog_tokens:
             raise self._overloaded(f"{backlog} tokens are waiting")
@@ -158,6 +139,49 @@ class Intake:
 
     def _count(self, name: str) -> None:
         self._worker.figures.counts[name] += 1
+
+
+def find(models: Mapping[str, Served], chunk: Chunk) -> Served:
+    """The model a chunk is for. Raises UnknownModelError, or NoWorkerError for a version of it
+    that is served elsewhere, if anywhere."""
+    served = models.get(chunk.model)
+    if served is None:
+        raise UnknownModelError(f"this worker does not serve {chunk.model!r}", param="model")
+    if chunk.fingerprint and chunk.fingerprint not in served.fingerprints:
+        raise NoWorkerError(
+            f"this worker serves another version of {chunk.model!r} than {chunk.fingerprint}"
+        )
+    return served
+
+
+def keep(
+    chunk: Chunk,
+    served: Served,
+    deliver: Callable[[ChunkReply], None],
+    limit_bytes: int,
+    *,
+    arrived_s: float,
+    expires_s: float,
+) -> Held:
+    """The chunk as the worker holds it. limit_bytes: what an answer may take.
+
+    Raises BadChunkError for what the model cannot run, TooLargeError for an answer that could
+    not be sent.
+    """
+    _check_output(chunk.output)
+    held = hold(
+        chunk, deliver, arrived_s=arrived_s, expires_s=expires_s, quadratic=served.quadratic
+    )
+    longest, limit = max(held.seqlens), served.engine.max_seq_len
+    if longest > limit:
+        raise BadChunkError(f"a sequence of {longest} tokens; {chunk.model!r} takes {limit}")
+    expected = reply_bytes(chunk, served.dimension)
+    if expected > limit_bytes:
+        raise TooLargeError(
+            f"the answer would take {expected} bytes and a bus message holds {limit_bytes}: send "
+            "smaller chunks"
+        )
+    return held
 
 
 def reply_bytes(chunk: Chunk, dimension: int) -> int:

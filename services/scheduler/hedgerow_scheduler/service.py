@@ -11,19 +11,20 @@ import signal
 import time
 from typing import Any
 
+from hedgerow_scheduler.bulk import BulkLane
 from hedgerow_scheduler.cost import attention_cost
 from hedgerow_scheduler.intake import Intake, Served
 from hedgerow_scheduler.packer import Packer
 from hedgerow_scheduler.ports import Engine, Host
 from hedgerow_scheduler.replies import Held, Replies
 from hedgerow_scheduler.settings import Settings
+from hedgerow_scheduler.warmup import warm_up
 from hedgerow_scheduler.watchdog import Watchdog
 from hedgerow_scheduler.worker import Worker
 from hedgerow_shared import __version__, fleet, subjects
 from hedgerow_shared.bus import Bus, Message, Subscription
 from hedgerow_shared.errors import HedgerowError, RetryableError, StartupError, WorkerLostError
 from hedgerow_shared.micro import Endpoint, Micro
-from hedgerow_shared.ragged import Lane, RaggedBatch
 
 EXIT_LATE = 1
 """Drained, but not everything accepted could be finished in time."""
@@ -46,23 +47,32 @@ class Service:
         self._idle = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
         self._online: list[Subscription] = []
+        self._bulk: BulkLane | None = None
+        self._buses: list[Bus] = []
         self._models = {alias: _describe(engine) for alias, engine in host.engines.items()}
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit code. Raises StartupError before that."""
         self._watch_signals()
-        options = self._settings.bus_options(self._id)
-        self._bus = await Bus.connect(options, on_closed=self._bus_closed)
+        self._bus = await self._connect()
         self._build()
-        await asyncio.to_thread(self._warm_up)
+        if self._settings.bulk == "on":
+            await self._build_bulk()
+        await asyncio.to_thread(warm_up, self._host.engines, self._settings.budget_tokens)
         live = asyncio.create_task(self._live())
         await asyncio.wait({live, self._failed}, return_when=asyncio.FIRST_COMPLETED)
         if not self._failed.done():
             return live.result()
         live.cancel()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._bus.close(patience_s=0.0), 2.0)
+        for bus in self._buses:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bus.close(patience_s=0.0), 2.0)
         return self._failed.result()
+
+    async def _connect(self, use: str = "") -> Bus:
+        options = self._settings.bus_options(self._id, use)
+        self._buses.append(await Bus.connect(options, on_closed=self._bus_closed))
+        return self._buses[-1]
 
     def _build(self) -> None:
         loop, settings, host = asyncio.get_running_loop(), self._settings, self._host
@@ -88,8 +98,9 @@ class Service:
             on_dead=self._engine_dead,
             on_stall=self._stalled,
         )
+        self._served = {alias: self._facts(alias, engine) for alias, engine in host.engines.items()}
         self._intake = Intake(
-            {alias: self._served(alias, engine) for alias, engine in host.engines.items()},
+            self._served,
             worker,
             Replies(self._bus.publish_nowait, self._bus.max_message_bytes),
             reply_prefixes=settings.reply_prefix,
@@ -111,18 +122,15 @@ class Service:
             stats=self._stats,
         )
 
-    def _warm_up(self) -> None:
-        """Run each model at the sizes it will meet first, so that no caller pays for it."""
-        for alias, engine in self._host.engines.items():
-            started_s = time.monotonic()
-            for num_tokens in (8, 32, min(self._settings.budget_tokens, engine.max_seq_len)):
-                length = min(num_tokens, engine.max_seq_len)
-                batch = RaggedBatch.of([[i % 4 for i in range(length)]])
-                try:
-                    _run_twice(engine, batch)
-                except HedgerowError as error:
-                    raise StartupError(f"model {alias} fails on {length} tokens: {error}") from None
-            _log.info("model %s: warm in %.2f s", alias, time.monotonic() - started_s)
+    async def _build_bulk(self) -> None:
+        # A connection of its own: 64 KB of results would stand before the answer to a query.
+        self._bulk = BulkLane(
+            await self._connect("bulk"),
+            self._served,
+            self._worker,
+            limit_tokens=2 * self._settings.bulk_pass_tokens,
+            clock=time.monotonic,
+        )
 
     async def _live(self) -> int:
         await self._join()
@@ -147,6 +155,8 @@ class Service:
             await self._bus.barrier()
             await self._micro.start()
             self._announce("joined")
+            if self._bulk is not None:
+                await self._bulk.start()
         except HedgerowError as error:
             raise StartupError(f"cannot join the bus at {self._bus.url}: {error.message}") from None
 
@@ -167,6 +177,8 @@ class Service:
         """Take nothing new, finish what was accepted, send every reply, say goodbye."""
         _log.info("draining: %d tokens to go", self._worker.backlog_tokens())
         end_s = time.monotonic() + self._settings.drain_s
+        if self._bulk is not None:
+            await self._bulk.stop_pulling()
         with contextlib.suppress(RetryableError):
             await asyncio.gather(*(s.drain() for s in self._online))
         self._worker.after_turn.append(self._check_idle)
@@ -178,10 +190,13 @@ class Service:
             code = EXIT_LATE
             _log.error("drain: gave up after %g s", self._settings.drain_s)
             self._worker.abandon(WorkerLostError(f"worker {self._id} ran out of time to drain"))
+        if self._bulk is not None and not await self._bulk.finish(end_s - time.monotonic()):
+            code = EXIT_LATE
         with contextlib.suppress(HedgerowError):
             self._announce("left")
         await self._micro.stop()
-        await self._bus.close()
+        for bus in reversed(self._buses):
+            await bus.close()
         _log.info("drained: %d chunks answered", self._worker.figures.counts["chunks"])
         return code
 
@@ -193,7 +208,7 @@ class Service:
         message = fleet.FleetEvent(event=event, worker=self._id, models=self._models)
         self._bus.publish_nowait(subjects.FLEET, fleet.encode_event(message))
 
-    def _served(self, alias: str, engine: Engine) -> Served:
+    def _facts(self, alias: str, engine: Engine) -> Served:
         ours, theirs = engine.fingerprint, self._models[alias].gateway_fingerprint
         versions = frozenset((ours, theirs, f"{theirs}:{ours}"))
         return Served(engine, engine.card.dimension, versions, attention_cost(engine.card))
@@ -257,13 +272,6 @@ class Service:
         _log.error("worker %s ends: %s", self._id, reason)
         self._failed.set_result(code)
         self._worker.abandon(WorkerLostError(f"worker {self._id} went down: {reason}"))
-
-
-def _run_twice(engine: Engine, batch: RaggedBatch) -> None:
-    for _ in range(2):
-        lazy = engine.step(batch, Lane.QUERY)
-        lazy.result()
-        lazy.release()
 
 
 def _describe(engine: Engine) -> fleet.FleetModel:

@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     graph_cache: Count = 256
 
     budget_tokens: Count = 512
+    bulk: Literal["on", "off"] = "on"
     bulk_pass_tokens: Count = 512
     bulk_pass_busy_tokens: Count = 256
     bulk_floor: Share = 0.2
@@ -80,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "cpu_executor": "auto, native (generated kernels) or packed (torch)",
         "graph_cache": "captured shapes kept, least recently used dropped first",
         "budget_tokens": "an online batch is filled until it costs this",
+        "bulk": "off: take no jobs from the stream, only what somebody waits for",
         "bulk_pass_tokens": "the same for bulk while no query came lately",
         "bulk_pass_busy_tokens": "the same for bulk while queries come",
         "bulk_floor": "share of all tokens that bulk gets while it waits",
@@ -99,10 +101,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "fake_hang_id": "--device fake: a step with this token id never ends",
     }
 
-    def bus_options(self, worker_id: str) -> BusOptions:
+    def bus_options(self, worker_id: str, use: str = "") -> BusOptions:
+        """use: what this connection is for, when it is not the first one."""
         return BusOptions(
             url=self.nats_url,
-            name=f"hedgerow-worker-{worker_id}",
+            name=f"hedgerow-worker-{worker_id}{use and f'-{use}'}",
             user=self.nats_user,
             password=self.nats_password,
             credentials=self.nats_credentials,

@@ -109,6 +109,10 @@ class Worker:
         running = sum(f.packed.tokens for f in self._flights)
         return running + sum(self._packer.tokens(ahead) for ahead in LANES if ahead <= lane)
 
+    def waiting_tokens(self, lane: Lane) -> int:
+        """Tokens of one lane that are not on the device yet."""
+        return self._packer.tokens(lane)
+
     def retry_after_s(self) -> float:
         return self.figures.retry_after_s(self.backlog_tokens())
 
