@@ -1,4 +1,4 @@
-"""`python -m benchmarks peers servers`: other servers and ours on the same texts, one after another.
+"""`python -m benchmarks peers servers`: other servers and ours on the same texts, in turns.
 
 All get texts over HTTP at `/v1/embeddings` (infinity: `/embeddings`), the same client, the same
 length cap of 512 tokens, bfloat16 where the CPU has it. Only one server runs at a time.

@@ -48,7 +48,7 @@ def bulk_load(bench: Bench) -> BulkLoad:
 
 @dataclass(slots=True)
 class HttpBatches:
-    """Plain HTTP requests of 48 x 256 tokens from four callers.
+    """Plain HTTP requests of `sequences` x `tokens` from four callers.
 
     The callers are threads: they wait for the server nearly all the time, and a request is
     built once and sent many times.
@@ -57,6 +57,8 @@ class HttpBatches:
     host: str
     port: int
     requests: Sequence[bytes]
+    sequences: int = SEQUENCES
+    tokens: int = TOKENS
     how: str = f"plain HTTP batches of {SEQUENCES}x{TOKENS}"
     _threads: list[threading.Thread] = field(default_factory=list)
     _done: list[tuple[float, float]] = field(default_factory=list)
@@ -92,7 +94,7 @@ class HttpBatches:
             max(0.0, min(end, ended) - max(start, began)) / (end - start)
             for start, end in self._done
         ]
-        return sum(inside) * SEQUENCES * TOKENS
+        return sum(inside) * self.sequences * self.tokens
 
     def _send(self, requests: Sequence[bytes], until: float) -> None:
         turn = 0
