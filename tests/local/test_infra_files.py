@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hedgerow_shared.natsserver import find_binary
-
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 YAML_FILES = sorted([*INFRA.glob("*.yaml"), *INFRA.glob("k8s/*.yaml")])
@@ -114,16 +112,6 @@ def test_dockerfiles_copy_what_exists_and_start_a_package_that_exists(file):
     module = re.search(r'ENTRYPOINT \["python", "-m", "(\w+)"\]', text)
     assert module
     assert module[1] in SERVICES.values()
-
-
-def test_the_nats_file_for_production_is_one_that_nats_server_takes(tmp_path):
-    names = ("SYSTEM", "PUBLIC", "GATEWAY", "WORKER")
-    env = {f"{name}_PASSWORD": "secret" for name in names} | {"NATS_STORE": str(tmp_path)}
-    command = [str(find_binary()), "-c", str(INFRA / "nats" / "hedgerow.conf"), "-t"]
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    del env["WORKER_PASSWORD"]
-    assert subprocess.run(command, capture_output=True, env=env).returncode != 0
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda f: f.name)

@@ -19,14 +19,14 @@ _REMIND_S = 15.0
 
 
 async def wait_ready(
-    nats_url: str, host: str, port: int, services: Sequence[Keeper], sink: LogSink
+    options: BusOptions, host: str, port: int, services: Sequence[Keeper], sink: LogSink
 ) -> list[dict[str, Any]]:
     """Return each service's STATS once all answer and the gateway says it is ready.
 
     Waits as long as it takes, and tells every 15 s what it waits for. Raises StartupError when
     the bus cannot be reached.
     """
-    bus = await Bus.connect(BusOptions(url=nats_url, name="hedgerow-up"))
+    bus = await Bus.connect(options)
     try:
         begin, reminded = time.monotonic(), 0
         while missing := await _missing(bus, host, port, services):

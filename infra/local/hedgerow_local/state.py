@@ -37,6 +37,10 @@ class DataDir:
     def nats_config(self) -> Path:
         return self.path / "nats.conf"
 
+    def login(self, role: str) -> Path:
+        """Settings with which a service started by hand comes into this run's bus."""
+        return self.path / f"{role}.toml"
+
     def acquire(self) -> None:
         """Create the folder and own it. Raises StartupError when another `up` does."""
         try:
@@ -73,8 +77,9 @@ class DataDir:
         self.write_private(self.path / "up.json", json.dumps(asdict(running)) + "\n")
 
     def release(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / "up.json").unlink()
+        for path in (self.path / "up.json", *map(self.login, ("gateway", "worker"))):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hedgerow_local import banner, plan, ports, ready, state
+from hedgerow_local import banner, natsconf, plan, ports, ready, state
 from hedgerow_local.keeper import Keeper
 from hedgerow_local.logs import LogSink
 from hedgerow_local.machine import Machine, look
@@ -24,7 +24,9 @@ from hedgerow_local.options import (
     check,
     find_models,
 )
+from hedgerow_local.target import bus_options
 from hedgerow_shared import natsserver
+from hedgerow_shared.bus import BusOptions
 from hedgerow_shared.errors import StartupError
 
 T = TypeVar("T")
@@ -131,6 +133,7 @@ class _Run:
         self._stop = stop
         self._sink = sink
         self._keepers: list[Keeper] = []
+        self._logins: dict[natsconf.Role, natsconf.Login] = {}
         self._hopeless: asyncio.Future[StartupError] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> int:
@@ -153,8 +156,17 @@ class _Run:
         if self._options.nats_url:
             return self._options.nats_url, ""
         port = choose_nats_port(self._options)
-        text = natsserver.config_text(port=port.value, store_dir=self._data_dir.store)
+        url = f"nats://127.0.0.1:{port.value}"
+        roles: tuple[natsconf.Role, ...] = ("gateway", "worker")
+        self._logins = {role: natsconf.new_login(role) for role in roles}
+        text = natsserver.config_text(
+            port=port.value,
+            store_dir=self._data_dir.store,
+            extra=natsconf.guarded(list(self._logins.values())),
+        )
         self._data_dir.write_private(self._data_dir.nats_config, text)
+        for login in self._logins.values():
+            self._data_dir.write_private(self._data_dir.login(login.role), login.toml(url))
         argv = (str(natsserver.find_binary()), "-c", str(self._data_dir.nats_config))
         self._keep(plan.Spec(name="nats", role="nats", argv=argv))
         listening = ports.wait_listening("127.0.0.1", port.value, _NATS_LISTENS_S)
@@ -162,17 +174,27 @@ class _Run:
             raise StartupError(
                 f"nats-server did not listen on port {port.value} within {_NATS_LISTENS_S:.0f} s"
             )
-        return f"nats://127.0.0.1:{port.value}", port.why
+        return url, port.why
 
     def _service_specs(self, nats_url: str) -> list[plan.Spec]:
         env = {"HEDGEROW_LOG_LEVEL": self._options.log_level}
         if sys.platform != "linux":  # there, `child` asks the kernel for the same
             env["HEDGEROW_DIE_WITH_PARENT"] = "1"
         workers = plan.worker_specs(
-            self._options, self._machine, self._models, nats_url=nats_url, env=env
+            self._options,
+            self._machine,
+            self._models,
+            nats_url=nats_url,
+            env=env | self._login_env("worker"),
         )
-        gateways = plan.gateway_specs(self._options, self._models, nats_url=nats_url, env=env)
+        gateways = plan.gateway_specs(
+            self._options, self._models, nats_url=nats_url, env=env | self._login_env("gateway")
+        )
         return [*workers, *gateways]
+
+    def _login_env(self, role: natsconf.Role) -> dict[str, str]:
+        """Nothing where we joined a server: its users come from our own environment."""
+        return self._logins[role].env if self._logins else {}
 
     def _keep(self, spec: plan.Spec) -> None:
         keeper = Keeper(spec, self._sink, on_hopeless=self._give_up)
@@ -186,8 +208,10 @@ class _Run:
     async def _until_ready(self, nats_url: str) -> list[dict[str, Any]] | None:
         """What the services say of themselves once all serve; None when a signal came first."""
         services = [keeper for keeper in self._keepers if keeper.spec.role != "nats"]
+        name = "hedgerow-up"
+        bus = BusOptions(nats_url, name) if self._logins else bus_options(nats_url, name)
         said = await self._unless_hopeless(
-            ready.wait_ready(nats_url, self._options.host, self._options.port, services, self._sink)
+            ready.wait_ready(bus, self._options.host, self._options.port, services, self._sink)
         )
         if said is not None:
             for keeper in self._keepers:

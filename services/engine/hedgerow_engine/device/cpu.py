@@ -74,7 +74,7 @@ class CpuDevice:
         except ImportError as error:
             raise StartupError(
                 f"{card.folder}: native code does not serve it ({why}) and torch is not installed "
-                f"({error}); pip install 'hedgerow[worker]'"
+                f"({error}); pip install 'hedgerow[worker]', or make up TORCH=1"
             ) from None
         self._log(f"cpu executor packed for {card.model_type}: {why}")
         return build_packed(card, weights, self._settings, self._log)
