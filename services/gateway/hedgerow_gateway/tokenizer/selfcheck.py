@@ -59,17 +59,16 @@ _GLUE: tuple[str, ...] = (
 def nasty(count: int = 2000) -> tuple[str, ...]:
     """The same `count` strings on every machine: a fixed list, then mixtures of all scripts."""
     rng = random.Random(20_240_601)
-    made = list(_FIXED)
+    made = dict.fromkeys(_FIXED)
     while len(made) < count:
         low, high = rng.choice(_BLOCKS)
         glue = rng.choice((0.0, 0.2, 0.6))
-        made.append(
-            "".join(
-                rng.choice(_GLUE) if rng.random() < glue else _char(rng, low, high)
-                for _ in range(rng.choice((1, 2, 3, 5, 8, 13, 21, 60)))
-            )
-        )
-    return tuple(made[:count])
+        parts = [
+            rng.choice(_GLUE) if rng.random() < glue else _char(rng, low, high)
+            for _ in range(rng.choice((1, 2, 3, 5, 8, 13, 21, 60)))
+        ]
+        made["".join(parts)] = None
+    return tuple(made)[:count]
 
 
 def _char(rng: random.Random, low: int, high: int) -> str:

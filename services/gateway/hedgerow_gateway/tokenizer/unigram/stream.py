@@ -32,10 +32,9 @@ from hedgerow_gateway.tokenizer.unigram.memory import (
 )
 from hedgerow_gateway.tokenizer.unigram.words import (
     drain,
-    emit_one,
+    emit_known,
+    emit_unknown,
     emit_word,
-    find_slot,
-    hash_of,
     key_of,
     work_off,
 )
@@ -85,12 +84,12 @@ def ends_word(tables: int, text: int, end: int, more: int) -> bool:
 @njit
 def visible_word(tables: int, scratch: int, text: int, stop: int, safe: int) -> None:
     """Emit a whole word of visible ASCII straight from the source."""
-    size = stop - text
-    if size <= MAX_KEY_BYTES and text <= safe:
+    size, fits = stop - text, stop - text <= MAX_KEY_BYTES and text <= safe
+    k0, k1, k2 = np.uint64(0), np.uint64(0), np.uint64(0)
+    store_i64(scratch + cells.LAST_UNK, 0)
+    if fits:
         k0, k1, k2 = key_of(text, size, YES)
-        found = find_slot(tables, k0, k1, k2, hash_of(k0, k1, k2))
-        if found >= 0:
-            emit_one(scratch, found)
+        if emit_known(tables, scratch, k0, k1, k2):
             return
     store_u8(scratch + BUFFER_AT, 32)
     shift = scratch + BUFFER_AT + 1 - text
@@ -100,7 +99,10 @@ def visible_word(tables: int, scratch: int, text: int, stop: int, safe: int) -> 
     while text < stop:
         store_u8(shift + text, load_u8(text))
         text += 1
-    emit_word(tables, scratch, NO, size + 1)
+    if fits:
+        emit_unknown(tables, scratch, NO, size + 1, k0, k1, k2)
+    else:
+        emit_word(tables, scratch, NO, size + 1)
 
 
 @njit

@@ -122,8 +122,9 @@ def _recall(tables: int, scratch: int, slot: int) -> None:
 
 
 @njit
-def _remember(scratch: int, slot: int, k0: Any, k1: Any, k2: Any, start: int) -> None:
+def _remember(scratch: int, k0: Any, k1: Any, k2: Any, start: int) -> None:
     """Keep the ids from `start` on as the split of this key, if they fit."""
+    slot = cache_slot(scratch, hash_of(k0, k1, k2))
     count = load_i64(scratch + cells.COUNT)
     number = count - start
     if number > CACHED_IDS or count >= load_i64(scratch + cells.ROOM):
@@ -138,33 +139,46 @@ def _remember(scratch: int, slot: int, k0: Any, k1: Any, k2: Any, start: int) ->
 
 
 @njit
-def _segment(tables: int, scratch: int, start: int, stop: int, first: int, look: int) -> bool:
-    """Emit buffer[start:stop]. False (nothing emitted) when sums were too close to be trusted.
+def cache_slot(scratch: int, mixed: Any) -> int:
+    """Address of the slot where a split with this hash would be remembered."""
+    return scratch + CACHE_AT + (int64(mixed & _CACHE_MASK) << 6)
 
-    first: 1 when the word's mark is part of the range; then the sums start where they must
-    look: 0 when the range is known not to be a piece
+
+@njit
+def emit_known(tables: int, scratch: int, k0: Any, k1: Any, k2: Any) -> bool:
+    """Emit what is a piece of its own or remembered. False: neither."""
+    mixed = hash_of(k0, k1, k2)
+    found = find_slot(tables, k0, k1, k2, mixed)
+    if found >= 0:
+        emit_one(scratch, found)
+        return True
+    slot = cache_slot(scratch, mixed)
+    if load_u64(slot + 16) == k2 and load_u64(slot) == k0 and load_u64(slot + 8) == k1:
+        _recall(tables, scratch, slot)
+        return True
+    return False
+
+
+@njit
+def _emit_part(tables: int, scratch: int, start: int, stop: int, first: int) -> bool:
+    """Emit buffer[start:stop], a part of a word; first is 1 when it starts with the mark.
+
+    False (nothing emitted) when two sums were too close to be trusted: those of a later part
+    start at 0 here, and do not in the whole word.
     """
     size = stop - start - first
-    slot, k0, k1, k2 = NO, np.uint64(0), np.uint64(0), np.uint64(0)
+    k0, k1, k2 = np.uint64(0), np.uint64(0), np.uint64(0)
     if size <= MAX_KEY_BYTES:
         k0, k1, k2 = key_of(scratch + BUFFER_AT + start + first, size, first)
-        mixed = hash_of(k0, k1, k2)
-        if look != 0:
-            found = find_slot(tables, k0, k1, k2, mixed)
-            if found >= 0:
-                emit_one(scratch, found)
-                return True
-        slot = scratch + CACHE_AT + (int64(mixed & _CACHE_MASK) << 6)
-        if load_u64(slot + 16) == k2 and load_u64(slot) == k0 and load_u64(slot + 8) == k1:
-            _recall(tables, scratch, slot)
+        if emit_known(tables, scratch, k0, k1, k2):
             return True
     close, _, _ = best_path(tables, scratch, start, stop, 0.0, -YES)
     if close and first == 0:
         return False
     before, fused = load_i64(scratch + cells.COUNT), load_i64(scratch + cells.LAST_UNK)
     emit_path(tables, scratch, start, stop)
-    if slot != 0 and fused == 0:
-        _remember(scratch, slot, k0, k1, k2, before)
+    if size <= MAX_KEY_BYTES and fused == 0:
+        _remember(scratch, k0, k1, k2, before)
     return True
 
 
@@ -190,26 +204,38 @@ def emit_word(tables: int, scratch: int, start: int, stop: int) -> None:
     """Emit the word buffer[start:stop], which starts with its mark."""
     store_i64(scratch + cells.LAST_UNK, 0)
     size = stop - start - 1
-    if size <= MAX_KEY_BYTES:
-        k0, k1, k2 = key_of(scratch + BUFFER_AT + start + 1, size, YES)
-        found = find_slot(tables, k0, k1, k2, hash_of(k0, k1, k2))
-        if found >= 0:
-            emit_one(scratch, found)
-            return
-    split_word(tables, scratch, start, stop)
+    if size > MAX_KEY_BYTES:
+        _split_word(tables, scratch, start, stop)
+        return
+    k0, k1, k2 = key_of(scratch + BUFFER_AT + start + 1, size, YES)
+    if not emit_known(tables, scratch, k0, k1, k2):
+        emit_unknown(tables, scratch, start, stop, k0, k1, k2)
 
 
 @njit
-def split_word(tables: int, scratch: int, start: int, stop: int) -> None:
-    """Emit a word that is no piece of its own."""
+def emit_unknown(
+    tables: int, scratch: int, start: int, stop: int, k0: Any, k1: Any, k2: Any
+) -> None:
+    """Split the word buffer[start:stop] and remember it under its key."""
+    store_i64(scratch + cells.LAST_UNK, 0)
+    before = load_i64(scratch + cells.COUNT)
+    _split_word(tables, scratch, start, stop)
+    _remember(scratch, k0, k1, k2, before)
+
+
+@njit
+def _split_word(tables: int, scratch: int, start: int, stop: int) -> None:
+    """Emit a word that is no piece of its own: part by part, or at once where that is unsafe."""
     count = load_i64(scratch + cells.COUNT)
-    if stop - start <= LONG_BYTES:
-        at, end = start, _next_cut(tables, scratch, min(start + 1, stop - 1), stop)
-        look = int64(end != stop)
-        while _segment(tables, scratch, at, end, int64(at == start), look):
-            if end == stop:
-                return
-            at, end = end, _next_cut(tables, scratch, end, stop)
+    at = _next_cut(tables, scratch, min(start + 1, stop - 1), stop)
+    if at < stop and stop - start <= LONG_BYTES:
+        safe = _emit_part(tables, scratch, start, at, YES)
+        while safe and at < stop:
+            end = _next_cut(tables, scratch, at, stop)
+            safe = _emit_part(tables, scratch, at, end, NO)
+            at = end
+        if safe:
+            return
         store_i64(scratch + cells.COUNT, count)
         store_i64(scratch + cells.LAST_UNK, 0)
     best_path(tables, scratch, start, stop, 0.0, -YES)
