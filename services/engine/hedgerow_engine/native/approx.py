@@ -8,9 +8,10 @@ shorter one: its error lies below the rounding of the result. The parity test me
 from __future__ import annotations
 
 from hedgerow_engine.native.ir import Kernel, Real
-from hedgerow_engine.native.values import I32, ir
+from hedgerow_engine.native.values import I16, I32, ir
 
 LOG2_E = 1.4426950408889634
+_ROUND_AS_SET = 4
 
 # 2 ** x on [0, 1): relative error 7.5e-5 and 7.5e-8.
 _EXP2_SHORT = (
@@ -66,21 +67,32 @@ def polynomial(k: Kernel, x: Real, coefficients: tuple[float, ...]) -> Real:
 
 def exp2(k: Kernel, x: Real) -> Real:
     """2 ** x. Far below -126 it is 0, not a subnormal number, on every rung."""
-    whole = k.unary("floor", x)
     coefficients = _EXP2_SHORT if k.rung.dtype == "bfloat16" else _EXP2_LONG
-    mantissa = polynomial(k, x - whole, coefficients)
-    return _scale_by_power(k, mantissa, whole)
+    if k.rung.has_scalef:
+        return _scalef(k, polynomial(k, _fraction(k, x), coefficients), x)
+    whole = k.unary("floor", x)
+    return _scale_by_power(k, polynomial(k, x - whole, coefficients), whole)
+
+
+def _fraction(k: Kernel, x: Real) -> Real:
+    """x - floor(x) in one instruction (AVX-512)."""
+    floor_quietly = I32(0x09)
+    kinds = [k.vector, I32, k.vector, I16, I32]
+    function = k.unit.external("llvm.x86.avx512.mask.reduce.ps.512", k.vector, kinds)
+    args = [x.v, floor_quietly, x.v, I16(-1), I32(_ROUND_AS_SET)]
+    return Real(k.b, k.b.call(function, args))
+
+
+def _scalef(k: Kernel, mantissa: Real, power: Real) -> Real:
+    """mantissa * 2 ** floor(power) in one instruction (AVX-512)."""
+    kinds = [k.vector, k.vector, k.vector, I16, I32]
+    function = k.unit.external("llvm.x86.avx512.mask.scalef.ps.512", k.vector, kinds)
+    args = [mantissa.v, power.v, mantissa.v, I16(-1), I32(_ROUND_AS_SET)]
+    return Real(k.b, k.b.call(function, args))
 
 
 def _scale_by_power(k: Kernel, mantissa: Real, power: Real) -> Real:
-    """mantissa * 2 ** power for a whole number `power`."""
-    if k.rung.has_scalef:
-        kinds = [k.vector, k.vector, k.vector, ir.IntType(16), I32]
-        name = "llvm.x86.avx512.mask.scalef.ps.512"
-        function = k.unit.external(name, k.vector, kinds)
-        all_lanes, round_nearest = ir.IntType(16)(-1), I32(4)
-        args = [mantissa.v, power.v, mantissa.v, all_lanes, round_nearest]
-        return Real(k.b, k.b.call(function, args))
+    """mantissa * 2 ** power for a whole number `power`, through the exponent's bits."""
     exponent = k.b.fptosi(power.at_least(-126.0).at_most(127.0).v, k.int_vector)
     biased = k.b.add(exponent, ir.Constant(k.int_vector, [I32(127)] * k.rung.lanes))
     bits = k.b.shl(biased, ir.Constant(k.int_vector, [I32(23)] * k.rung.lanes))

@@ -24,6 +24,7 @@ class Arena:
         self.max_tokens = -(-max_tokens // _STEP_TOKENS) * _STEP_TOKENS
         self.max_length = -(-max_length // _STEP_TOKENS) * _STEP_TOKENS
         self.frame = FRAME.new()[0]
+        self.frame_address = address(self.frame)
         scratch = padded(scratch_bytes(rung, g.head_dim, self.max_length))
         sizes = {
             "x": self.max_tokens * g.hidden * 4,

@@ -182,14 +182,29 @@ class _Tile:
     def weights(self, largest: list[Real]) -> list[Real]:
         """Fill the weight strip; returns, for each row, a vector of partial sums."""
         k = self.k
-        with k.loop(self.begin, self.end, carry=[k.real(0.0)] * self.rung.rows) as loop:
-            sums: list[Real] = []
-            for i, (total, top) in enumerate(zip(loop.values, largest, strict=True)):
-                weight = exp2(k, k.load(self._score_at(i, loop.index)) - top)
-                k.store_act(weight, self._weight_at(i, loop.index * self.rung.lanes))
-                sums.append(total + weight)
-            loop.feed(sums)
-        return loop.values
+        pairs = (self.end - self.begin).down_to(2) + self.begin
+        with k.loop(self.begin, pairs, 2, carry=[k.real(0.0)] * self.rung.rows) as loop:
+            loop.feed(self._weight_step(loop.index, 2, loop.values, largest))
+        with k.loop(pairs, self.end, carry=loop.values) as rest:
+            rest.feed(self._weight_step(rest.index, 1, rest.values, largest))
+        return rest.values
+
+    def _weight_step(
+        self, vector: Int, count: int, sums: list[Real], largest: list[Real]
+    ) -> list[Real]:
+        """Weights of all rows for `count` vectors of keys. A pair is rounded together, and the
+        multiplier adds up what was rounded, so that weights sum to what they are divided by."""
+        k, new_sums = self.k, list(sums)
+        for i, top in enumerate(largest):
+            weights = [exp2(k, k.load(self._score_at(i, vector + n)) - top) for n in range(count)]
+            place = self._weight_at(i, vector * self.rung.lanes)
+            if count == 2 and self.rung.group == 2:
+                new_sums[i] = k.dot(new_sums[i], k.store_pair(*weights, place), k.ones())
+                continue
+            for n, weight in enumerate(weights):
+                k.store_act(weight, place + n * self.rung.lanes * self.rung.act_bytes)
+                new_sums[i] = new_sums[i] + weight
+        return new_sums
 
     def values(self, shrink: list[Real], sums: list[Real], starts: Bool | None) -> None:
         """Weighted values, chunk by chunk of two vectors of the head. `starts`: None = the only

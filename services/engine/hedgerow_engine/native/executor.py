@@ -153,7 +153,7 @@ class NativeExecutor:
         if crew is not None:
             crew.pin_caller()
         crew_address = crew.address if crew is not None else 0
-        self._advance(self._model, address(arena.frame), crew_address, first, last)
+        self._advance(self._model, arena.frame_address, crew_address, first, last)
 
     def prepare(self, batch: RaggedBatch, cut: Cut) -> Arena:
         """An arena whose frame holds everything of a cut but where its rows go."""

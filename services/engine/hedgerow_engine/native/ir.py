@@ -152,6 +152,24 @@ class Kernel:
         raw = self.b.fptrunc(value.v, self.act_vector) if narrow else value.v
         self.b.store(raw, p.v, align=self.rung.act_bytes)
 
+    def store_pair(self, low: Real, high: Real, p: Ptr) -> Operand:
+        """Round two vectors, store them one after the other, and give them as one operand."""
+        if self.rung.name == "avx512bf16":
+            name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+            function = self.unit.external(name, self.operand, [self.vector, self.vector])
+            raw = self.b.call(function, [high.v, low.v])
+        else:
+            both = ir.VectorType(I32, 2 * self.rung.lanes)
+            order = ir.Constant(both, [I32(lane) for lane in range(both.count)])
+            raw = self.b.fptrunc(self.b.shuffle_vector(low.v, high.v, order), self.operand)
+        self.b.store(raw, p.v, align=2)
+        return Operand(raw)
+
+    def ones(self) -> Operand:
+        """1 in both numbers of every pair."""
+        bits = ir.Constant(self.int_vector, [I32(0x3F803F80)] * self.rung.lanes)
+        return Operand(self.b.bitcast(bits, self.operand))
+
     def load_scalar(self, p: Ptr) -> Real:
         return Real(self.b, self.b.load(p.v, typ=F32, align=4))
 

@@ -25,9 +25,7 @@ class Memory:
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = padded(num_bytes)
-        self._map = mmap.mmap(-1, max(self.num_bytes, mmap.PAGESIZE))
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._map = _map(max(self.num_bytes, mmap.PAGESIZE))
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._used = 0
 
@@ -44,4 +42,14 @@ class Memory:
 
 
 def address(array: npt.NDArray[Any]) -> int:
-    return array.ctypes.data
+    # `array.ctypes.data` says the same four times slower.
+    return array.__array_interface__["data"][0]
+
+
+def _map(num_bytes: int) -> mmap.mmap:
+    """Private, because Linux gives no huge pages to shared memory."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, num_bytes)
+    mapped = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped

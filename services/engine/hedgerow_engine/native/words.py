@@ -31,8 +31,9 @@ class Layout:
 
     def put(self, words: Words, **values: int) -> None:
         """Set words of one block [words] by name."""
+        places = self._places
         for name, value in values.items():
-            words[self._places[name]] = value
+            words[places[name]] = value
 
     def int(self, k: Kernel, block: Ptr, name: str) -> Int:
         return k.load_int(block + self._places[name] * WORD_BYTES)
