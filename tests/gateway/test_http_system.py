@@ -260,6 +260,31 @@ def test_a_gateway_told_to_stop_finishes_what_it_took(tmp_path, toy_folders):
         assert gateway.wait(10) == 0
 
 
+def test_every_path_described_is_served(client):
+    described = client.get("/openapi.json").json()
+    for path, methods in described["paths"].items():
+        for method in methods:
+            response = client.request(method, path.replace("{alias}", "toy"))
+            code = "" if response.status_code == 200 else response.json()["error"]["code"]
+            assert code not in ("route_not_found", "method_not_allowed"), (path, method)
+
+
+def test_answers_are_as_described(client):
+    described = client.get("/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    bodies = {
+        "EmbedAnswer": embed(client, input=["a", "b"]).json(),
+        "RerankAnswer": client.post("/rerank", json={"query": "a", "documents": ["b"]}).json(),
+        "TokenizeAnswer": client.post("/tokenize", json={"input": "a"}).json(),
+        "Model": client.get("/v1/models/toy").json(),
+        "Error": embed(client).json(),
+    }
+    for name, body in bodies.items():
+        assert (
+            set(schemas[name].get("required", ())) <= set(body) <= set(schemas[name]["properties"])
+        )
+
+
 def test_a_busy_port_is_one_line_that_names_the_flag(stack, toy_folders):
     done = subprocess.run(
         [

@@ -121,6 +121,22 @@ async def test_a_message_without_reply_subject_costs_nothing(bus):
     assert code(await ask(bus, SUBJECTS["embed"], {"input": "a"})) is None
 
 
+async def test_a_reply_subject_outside_every_inbox_is_never_published_to(bus):
+    heard = []
+    await bus.subscribe("hedgerow.worker.x.cancel", heard.append)
+    await bus.subscribe("_INBOX.mine", heard.append)
+    await bus.barrier()
+    body = b'{"input": "a"}'
+    await bus.publish(SUBJECTS["embed"], body, reply="hedgerow.worker.x.cancel")
+    await bus.publish(SUBJECTS["embed"], body, reply="_INBOX.mine")
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        if heard:
+            break
+    await asyncio.sleep(0.2)
+    assert [message.subject for message in heard] == ["_INBOX.mine"]
+
+
 async def test_many_requests_at_once_each_get_their_own_answer(bus, tokenizer):
     texts = [f"text number {i}" for i in range(300)]
     found = await asyncio.gather(*(ask(bus, SUBJECTS["embed"], {"input": t}) for t in texts))

@@ -29,6 +29,7 @@ from hedgerow_gateway.routes.health import add_health
 from hedgerow_gateway.routes.http import HttpFront
 from hedgerow_gateway.routes.metrics import add_metrics
 from hedgerow_gateway.routes.openai import add_openai
+from hedgerow_gateway.routes.openapi import add_openapi
 from hedgerow_gateway.routes.rerank import add_rerank
 from hedgerow_gateway.routes.tokenize import add_tokenize
 from hedgerow_gateway.settings import Settings
@@ -62,7 +63,9 @@ class Gateway:
         self._core = Core(models, self._dispatcher, self._pool, self._metrics, settings.rules())
         self._rerank = Rerank(self._core, gateway_id)
         self._front = HttpFront(self._gate, self._metrics, gateway_id, **times)
-        self._nats = NatsFace(bus, self._gate, self._metrics, **times)
+        self._nats = NatsFace(
+            bus, self._gate, self._metrics, reply_prefix=settings.reply_prefix, **times
+        )
         self._runner = web.AppRunner(
             self._web(),
             access_log=None,
@@ -133,6 +136,7 @@ class Gateway:
         add_tokenize(app, self._front, self._core)
         add_health(app, self._front, self._readiness)
         add_metrics(app, self._metrics)
+        add_openapi(app, self._front)
         return app
 
     async def _listen(self) -> None:

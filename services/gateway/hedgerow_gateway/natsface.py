@@ -17,7 +17,7 @@ from hedgerow_gateway.limits import Gate
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_shared.bus import Bus, Message, Subscription
 from hedgerow_shared.errors import HedgerowError, OverloadedError, TooLargeError
-from hedgerow_shared.subjects import HEADER_ERROR, HEADER_ERROR_CODE, QUEUE_GATEWAYS
+from hedgerow_shared.subjects import HEADER_ERROR, HEADER_ERROR_CODE, QUEUE_GATEWAYS, is_inbox
 
 _log = logging.getLogger("hedgerow.nats")
 
@@ -35,16 +35,28 @@ class Endpoint:
 
 
 class NatsFace:
-    """Answers requests on the public subjects, as one member of the queue group `gateways`."""
+    """Answers requests on the public subjects, as one member of the queue group `gateways`.
+
+    reply_prefix: a request whose reply subject begins otherwise is dropped. A caller may not
+        name an internal subject and have the gateway, which may publish there, do it for him.
+    """
 
     def __init__(
-        self, bus: Bus, gate: Gate, metrics: Metrics, *, ttl_s: float, max_ttl_s: float
+        self,
+        bus: Bus,
+        gate: Gate,
+        metrics: Metrics,
+        *,
+        ttl_s: float,
+        max_ttl_s: float,
+        reply_prefix: tuple[str, ...] = ("_INBOX",),
     ) -> None:
         self._bus, self._gate, self._metrics = bus, gate, metrics
+        self._reply_prefix = reply_prefix
         self._ttl_s, self._max_ttl_s = ttl_s, max_ttl_s
         self._subscriptions: list[Subscription] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self.counts = {"num_requests": 0, "num_errors": 0, "processing_time": 0}
+        self.counts = {"num_requests": 0, "num_errors": 0, "num_dropped": 0, "processing_time": 0}
 
     async def start(self, endpoints: list[Endpoint]) -> None:
         """Subscribe; returns once the server knows."""
@@ -53,7 +65,7 @@ class NatsFace:
                 endpoint.subject,
                 self._taker(endpoint),
                 queue=QUEUE_GATEWAYS,
-                on_dropped=lambda reply: self._fail(reply, _FULL, "json"),
+                on_dropped=self._dropped,
             )
             self._subscriptions.append(subscription)
         await self._bus.barrier()
@@ -70,9 +82,19 @@ class NatsFace:
         done = max(self.counts["num_requests"], 1)
         return {**self.counts, "average_processing_time": self.counts["processing_time"] // done}
 
+    def _dropped(self, reply: str) -> None:
+        if is_inbox(reply):
+            self._fail(reply, _FULL, "json")
+
     def _taker(self, endpoint: Endpoint) -> Callable[[Message], None]:
         def take(message: Message) -> None:
-            if not message.reply:
+            if not is_inbox(message.reply):
+                if message.reply:
+                    _log.warning(
+                        "nats: %s: reply subject %.80r is no inbox: not answered",
+                        endpoint.route,
+                        message.reply,
+                    )
                 return
             task = asyncio.get_running_loop().create_task(self._serve(endpoint, message))
             self._tasks.add(task)

@@ -105,7 +105,10 @@ def _may_cut(text: str, at: int) -> bool:
     if at + 2 >= len(text):
         return False
     before, after, then = text[at - 1], text[at + 1], text[at + 2]
-    if before.isspace() or before in _PREPEND or after in _PREPEND or not after.isalpha():
+    # Some charsmaps turn symbols into spaces (U+2581, U+FFFD), which would then collapse.
+    if not (before.isalnum() or "!" <= before <= "~") or not after.isalpha():
+        return False
+    if before in _PREPEND or after in _PREPEND:
         return False
     if not unicodedata.normalize("NFKC", after)[0].isalpha():
         return False

@@ -1,0 +1,123 @@
+"""What is kept about a job: what it is and whether it takes more. Changed by compare and set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from hedgerow_shared.bus.jetstream_kv import Bucket, Entry, SequenceConflictError
+from hedgerow_shared.errors import HedgerowError, JobConflictError, StorageError, UnknownJobError
+from hedgerow_shared.ragged import DType
+
+State = Literal["open", "closed", "cancelled"]
+
+_TRIES = 8
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. All its rows are embedded by the same model, in the same way.
+
+    fingerprint: of the gateway's half of the model, and ":" and the engine's half where workers
+        served the model when the job began
+    dimensions: 0 = the model's own
+    prompt_name, prompt: what is put before each text; null and "" for none
+    created_ms: since 1970, by the clock of the gateway that began it
+    """
+
+    v: Literal[1] = 1
+    job: str
+    model: str
+    fingerprint: str
+    dtype: DType
+    dimensions: int
+    prompt_name: str | None
+    prompt: str
+    truncate: str
+    state: State = "open"
+    created_ms: int
+
+
+_SAME = ("model", "dtype", "dimensions", "prompt", "truncate")
+
+
+class Jobs:
+    """The bucket of jobs."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    async def get(self, job: str) -> Job:
+        """Raises UnknownJobError, StorageError."""
+        entry = await self._bucket.get(_key(job))
+        if entry is None:
+            raise UnknownJobError(f"no job {job} here", param="job")
+        return _decode(entry)
+
+    async def open(self, wanted: Job) -> Job:
+        """The job of this id: the one there is, or `wanted`, which is kept then.
+
+        Raises JobConflictError when it is another one, naming what differs.
+        """
+        entry = await self._bucket.get(_key(wanted.job))
+        if entry is None:
+            try:
+                await self._bucket.put(_key(wanted.job), msgspec.json.encode(wanted))
+                return wanted
+            except SequenceConflictError:
+                return _same(await self.get(wanted.job), wanted)
+        return _same(_decode(entry), wanted)
+
+    async def change(self, job: str, change: Callable[[Job], Job]) -> Job:
+        """Apply `change` to the newest version, however often others are faster."""
+        for _ in range(_TRIES):
+            entry = await self._bucket.get(_key(job))
+            if entry is None:
+                raise UnknownJobError(f"no job {job} here", param="job")
+            before = _decode(entry)
+            after = change(before)
+            if after == before:
+                return before
+            try:
+                await self._bucket.put(_key(job), msgspec.json.encode(after), entry.revision)
+                return after
+            except SequenceConflictError:
+                continue
+        raise StorageError(f"job {job} is changed by many at once")
+
+
+def _key(job: str) -> str:
+    return f"job.{job}"
+
+
+def _decode(entry: Entry) -> Job:
+    try:
+        return msgspec.json.decode(entry.value, type=Job)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HedgerowError(f"the record of this job is not readable: {error}") from None
+
+
+def _same(found: Job, wanted: Job) -> Job:
+    for field in _SAME:
+        ours, theirs = getattr(found, field), getattr(wanted, field)
+        if ours != theirs:
+            raise JobConflictError(
+                f"job {found.job} exists with {field} {ours!r}, and this says {theirs!r}: take "
+                "another job id",
+                param=field,
+            )
+    if not _fits(found.fingerprint, wanted.fingerprint):
+        raise JobConflictError(
+            f"job {found.job} began with {found.model} of fingerprint {found.fingerprint}, which "
+            f"is {wanted.fingerprint} now: vectors of both do not belong together; take another "
+            "job id",
+            param="fingerprint",
+        )
+    return found
+
+
+def _fits(found: str, wanted: str) -> bool:
+    """The gateway's halves are equal, and the engine's halves where both are known."""
+    ours, theirs = found.partition(":"), wanted.partition(":")
+    return ours[0] == theirs[0] and (not ours[2] or not theirs[2] or ours[2] == theirs[2])
