@@ -100,7 +100,7 @@ def profile_shares(file: Path) -> dict[str, float]:
     spent: dict[str, float] = {}
     entries = pstats.Stats(str(file)).stats.items()  # pyright: ignore
     for (name, _, function), (_, _, own_s, _, _) in entries:
-        if _is_waiting(function):
+        if _is_left_out(name, function):
             continue
         package = _package(name, function)
         spent[package] = spent.get(package, 0.0) + own_s
@@ -110,8 +110,10 @@ def profile_shares(file: Path) -> dict[str, float]:
     return {**large, "other": 1 - sum(large.values())}
 
 
-def _is_waiting(function: str) -> bool:
-    return any(word in function for word in ("select.epoll", "acquire", "time.sleep"))
+def _is_left_out(file: str, function: str) -> bool:
+    """Waiting is no CPU time, and loading modules at start is not the work that is measured."""
+    words = ("select.epoll", "acquire", "time.sleep", "marshal", "_imp.", "__build_class__")
+    return "importlib" in file or any(word in function for word in words)
 
 
 def _package(file: str, function: str) -> str:
@@ -126,8 +128,8 @@ def _package(file: str, function: str) -> str:
         for name in ("uvloop", "orjson", "msgspec", "tokenizers", "aiohttp", "numpy", "msgpack"):
             if name in function:
                 return name
-        return "C functions"
-    return "standard library"
+        return f"C: {function.strip('<>').split(' of ')[0].removeprefix('built-in method ')}"
+    return f"python's {Path(file).parent.name if 'asyncio' in parts else Path(file).stem}"
 
 
 def _bulk(fleet: Fleet, pool: Pool, seconds: float) -> tuple[float, dict[str, float]]:
