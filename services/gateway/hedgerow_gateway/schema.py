@@ -79,7 +79,7 @@ def read_embed(
     Raises UnknownModelError, or BadInputError listing every wrong field.
     """
     fields = Fields(body)
-    model = _model(fields, models, alias)
+    model = read_model(fields, models, alias)
     if model.card.is_scorer:
         raise BadInputError(
             "this model scores pairs and gives no embeddings: use /rerank", param="model"
@@ -88,8 +88,8 @@ def read_embed(
     encoding = fields.choice("encoding_format", ENCODINGS, "float")
     full = model.card.dimension
     dimensions = fields.whole("dimensions", 1, full, f"the model gives {full} numbers")
-    prompt = _prompt(fields, model)
-    truncate = _truncate(fields)
+    prompt = read_prompt(fields, model)
+    truncate = read_truncate(fields)
     fields.check()
     return EmbedRequest(
         model=model,
@@ -107,7 +107,7 @@ def read_rerank(
 ) -> RerankRequest:
     """Raises like `read_embed`."""
     fields = Fields(body)
-    model = _model(fields, models, alias)
+    model = read_model(fields, models, alias)
     if model.card.num_labels > 1:
         raise BadInputError(
             f"this model gives {model.card.num_labels} labels, not one score", param="model"
@@ -135,7 +135,7 @@ def read_rerank(
         raw_scores=fields.flag("raw_scores"),
         max_tokens_per_doc=per_doc,
         instruction=fields.text("instruction"),
-        truncate=_truncate(fields),
+        truncate=read_truncate(fields),
     )
     fields.check()
     return request
@@ -146,14 +146,14 @@ def read_tokenize(
 ) -> TokenizeRequest:
     """Raises like `read_embed`."""
     fields = Fields(body)
-    model = _model(fields, models, alias)
+    model = read_model(fields, models, alias)
     found, _ = _inputs(fields, model, rules)
-    prompt, truncate = _prompt(fields, model), _truncate(fields)
+    prompt, truncate = read_prompt(fields, model), read_truncate(fields)
     fields.check()
     return TokenizeRequest(model=model, texts=found, truncate=truncate, prompt=prompt)
 
 
-def _model(fields: Fields, models: Models, alias: str | None) -> ServedModel:
+def read_model(fields: Fields, models: Models, alias: str | None) -> ServedModel:
     named = fields.text("model")
     fields.check()
     model = models.get(alias if named is None else named)
@@ -204,7 +204,7 @@ def _bare(documents: Any) -> Any:
     return [d.get("text") if isinstance(d, dict) else d for d in documents]
 
 
-def _prompt(fields: Fields, model: ServedModel) -> Prompt:
+def read_prompt(fields: Fields, model: ServedModel) -> Prompt:
     name, kind, text = (fields.text(n) for n in ("prompt_name", "input_type", "prompt"))
     try:
         return choose_prompt(model.card, name=name, input_type=kind, text=text)
@@ -213,7 +213,7 @@ def _prompt(fields: Fields, model: ServedModel) -> Prompt:
         return NO_PROMPT
 
 
-def _truncate(fields: Fields) -> Truncate:
+def read_truncate(fields: Fields) -> Truncate:
     value = fields.body.get("truncate")
     if isinstance(value, bool):
         return "end" if value else "none"
