@@ -74,7 +74,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "nats_tls_key": "PEM file of its key",
         "nats_inbox_prefix": "where replies to this gateway go; must begin with _INBOX",
         "reply_prefix": "requests are answered only on subjects that begin like this; repeatable",
-        "reply_prefix": "requests are answered only on subjects that begin like this; repeatable",
         "ttl_s": "time a request may take when its caller names none (Hedgerow-Ttl-Ms)",
         "max_ttl_s": "the longest time a caller may name",
         "max_body_bytes": "larger request bodies are answered 413",

@@ -197,9 +197,8 @@ def refuse_other(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any])
 def _refuse(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any], remedy: str) -> None:
     field = _other(wanted, found)
     if field is not None:
-        raise StorageError(
-            f"{what} exists with {field}={found.get(field)!r}, wanted is {wanted[field]!r}: {remedy}"
-        )
+        there, here = found.get(field), wanted[field]
+        raise StorageError(f"{what} exists with {field}={there!r}, wanted is {here!r}: {remedy}")
 
 
 def _other(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:

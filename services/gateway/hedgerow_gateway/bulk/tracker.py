@@ -27,9 +27,11 @@ _IDLE_NS = 10_000_000_000
 
 @dataclass(slots=True)
 class _Followed:
-    progress: Progress
-    revision: int
-    saved: int
+    """progress: what was counted; revision, saved: of the checkpoint, and how far it reaches."""
+
+    progress: Progress = field(default_factory=Progress)
+    revision: int = 0
+    saved: int = 0
     rate: Rate = field(default_factory=Rate)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -44,9 +46,9 @@ class Tracker:
 
     async def refresh(self, job: str) -> tuple[Progress, Rate]:
         """Count what is new. Raises StorageError."""
-        followed = await self._follow(job)
+        followed = self._follow(job)
         async with followed.lock:
-            await self._read(job, followed)
+            await self._count(job, followed)
             if followed.progress.upto - followed.saved >= _CHECKPOINT_EVERY:
                 await self._save(job, followed)
         return followed.progress, followed.rate
@@ -56,24 +58,35 @@ class Tracker:
 
         Raises StorageError when it could not be kept.
         """
-        followed = await self._follow(job)
+        followed = self._follow(job)
         async with followed.lock:
-            await self._read(job, followed)
+            await self._count(job, followed)
             if followed.progress.upto > followed.saved and not await self._save(job, followed):
                 raise StorageError(f"the progress of job {job} is kept by another gateway: again")
         return followed.progress
 
-    async def _follow(self, job: str) -> _Followed:
-        followed = self._jobs.get(job)
-        if followed is None:
-            entry = await self._bucket.get(_key(job))
-            progress = (decode(entry.value) if entry else None) or Progress()
-            followed = _Followed(progress, entry.revision if entry else 0, progress.upto)
-            followed = self._jobs.setdefault(job, followed)
+    def _follow(self, job: str) -> _Followed:
+        followed = self._jobs.setdefault(job, _Followed())
         self._jobs.move_to_end(job)
         while len(self._jobs) > _KEPT_JOBS:
             self._jobs.popitem(last=False)
         return followed
+
+    async def _add(self, job: str, followed: _Followed) -> None:
+        """Read on from what is known. Another gateway may keep a checkpoint and let messages go
+        while we read: then we begin again from its checkpoint."""
+        entry = await self._bucket.get(_key(job))
+        kept = decode(entry.value) if entry else None
+        if kept is not None and kept.upto > followed.progress.upto:
+            followed.progress = kept
+        while True:
+            followed.revision = entry.revision if entry else 0
+            await self._read(job, followed)
+            entry = await self._bucket.get(_key(job))
+            if (entry.revision if entry else 0) == followed.revision:
+                return
+            followed.progress = (decode(entry.value) if entry else None) or Progress()
+            followed.saved = followed.progress.upto
 
     async def _read(self, job: str, followed: _Followed) -> None:
         stream, name = subjects.STREAM_RESULT, next(self._names)
@@ -105,7 +118,78 @@ class Tracker:
         def take(delivery: Delivery) -> None:
             nonlocal pending
             pending = delivery.pending
-            _count(followed, delivery)
+            _add(followed, delivery)
+
+        pull = Pull(self._js.bus, stream, name, take)
+        await pull.start()
+        try:
+            while pending:
+                before = followed.progress.upto
+                await pull.fetch(_BATCH)
+                if followed.progress.upto == before and pending:
+                    raise StorageError(f"stream {stream} stopped in the middle of a count")
+        finally:
+            await pull.stop()
+
+    async def _save(self, job: str, followed: _Followed) -> bool:
+        """Keep a checkpoint; False when another gateway just kept one."""
+        try:
+            followed.revision = await self._bucket.put(
+                _key(job), encode(followed.progress), followed.revision
+            )
+        except SequenceConflictError:
+            return False
+        followed.saved = followed.progress.upto
+        return True
+
+
+def _add(self, job: str, followed: _Followed) -> None:
+        """Read on from what is known. Another gateway may keep a checkpoint and let messages go
+        while we read: then we begin again from its checkpoint."""
+        entry = await self._bucket.get(_key(job))
+        kept = decode(entry.value) if entry else None
+        if kept is not None and kept.upto > followed.progress.upto:
+            followed.progress = kept
+        while True:
+            followed.revision = entry.revision if entry else 0
+            await self._read(job, followed)
+            entry = await self._bucket.get(_key(job))
+            if (entry.revision if entry else 0) == followed.revision:
+                return
+            followed.progress = (decode(entry.value) if entry else None) or Progress()
+            followed.saved = followed.progress.upto
+
+    async def _read(self, job: str, followed: _Followed) -> None:
+        stream, name = subjects.STREAM_RESULT, next(self._names)
+        filter_subject = f"hedgerow.result.{job}.>"
+        config = {
+            "name": name,
+            "filter_subject": filter_subject,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": followed.progress.upto + 1,
+            "ack_policy": "none",
+            "headers_only": True,
+            "mem_storage": True,
+            "inactive_threshold": _IDLE_NS,
+        }
+        made = await self._js.call(
+            f"CONSUMER.CREATE.{stream}.{name}.{filter_subject}",
+            {"stream_name": stream, "action": "create", "config": config},
+        )
+        try:
+            if made.get("num_pending"):
+                await self._pull(stream, name, followed)
+        finally:
+            with contextlib.suppress(HedgerowError):
+                await self._js.call(f"CONSUMER.DELETE.{stream}.{name}")
+
+    async def _pull(self, stream: str, name: str, followed: _Followed) -> None:
+        pending = 1
+
+        def take(delivery: Delivery) -> None:
+            nonlocal pending
+            pending = delivery.pending
+            _add(followed, delivery)
 
         pull = Pull(self._js.bus, stream, name, take)
         await pull.start()
@@ -132,7 +216,7 @@ class Tracker:
         return True
 
 
-def _count(followed: _Followed, delivery: Delivery) -> None:
+def _add(followed: _Followed, delivery: Delivery) -> None:
     try:
         counts = tally_of(delivery.headers)
     except BadChunkError as error:

@@ -13,6 +13,9 @@ class Encoder(Protocol):
 
     Special tokens, truncation, pairs and prompts are laid on top by `Tokenizer`, in the same
     way for every encoder. User text never yields a control token (see `file.disarm`).
+
+    An encoder may also have `head(text, budget) -> (ids, whole) | None`: the first budget + 1
+    ids of a long text, or all of them, without reading the rest (see `prefix.prefix_ids`).
     """
 
     @property

@@ -21,7 +21,9 @@ from hedgerow_gateway.tokenizer.file import TokenizerFile
 from hedgerow_shared.ragged import TokenIds
 
 CHARS_PER_TOKEN = 8
+_FIRST_CHARS_PER_TOKEN = 5
 _STEP_CHARS = 4096
+_LEAST_STEP_CHARS = 256
 _SEARCH_CHARS = 2048
 
 # Grapheme_Cluster_Break=Prepend: such a character takes the space after it into its cluster.
@@ -67,17 +69,25 @@ def worth_cutting(text: str, budget: int) -> bool:
 def prefix_ids(encoder: Encoder, text: str, budget: int) -> tuple[TokenIds, bool]:
     """Return (ids, whole): at least `budget` ids of the text's beginning, or all of them.
 
-    The first `budget` ids are exactly those of the whole text.
+    The first `budget` ids are exactly those of the whole text. An encoder that can stop by
+    itself (`head`) is asked to; another one gets pieces of the text, each as long as the ids
+    seen so far suggest.
     """
     if not worth_cutting(text, budget):
         return encoder.encode([text])[0], True
+    head = getattr(encoder, "head", None)
+    found: tuple[TokenIds, bool] | None = None if head is None else head(text, budget)
+    if found is not None:
+        return found
     parts: list[TokenIds] = []
-    count, start, step = 0, 0, budget * CHARS_PER_TOKEN
+    count, start, step = 0, 0, budget * _FIRST_CHARS_PER_TOKEN
     while count < budget and start < len(text):
         stop = safe_cut(text, start, start + step)
         ids = encoder.encode([text[start:stop]])[0]
         parts.append(ids)
-        count, start, step = count + ids.shape[0], stop, max(_STEP_CHARS, step // 4)
+        count, start = count + ids.shape[0], stop
+        missing = (budget - count) * start // max(count, 1)
+        step = max(_LEAST_STEP_CHARS, missing + missing // 4)
     return np.concatenate(parts), start >= len(text)
 
 
