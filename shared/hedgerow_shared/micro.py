@@ -16,7 +16,7 @@ import msgspec
 
 from hedgerow_shared.bus import Bus, Message, Subscription
 from hedgerow_shared.errors import HedgerowError
-from hedgerow_shared.subjects import SERVICE_NAME
+from hedgerow_shared.subjects import SERVICE_NAME, is_inbox
 
 _TYPES = "io.nats.micro.v1"
 _log = logging.getLogger("hedgerow.micro")
@@ -76,7 +76,7 @@ class Micro:
 
     def _answer(self, build: Callable[[], dict[str, Any]]) -> Callable[[Message], None]:
         def handler(message: Message) -> None:
-            if not message.reply:
+            if not is_inbox(message.reply):
                 return
             try:
                 self._bus.publish_nowait(message.reply, msgspec.json.encode(build()))

@@ -32,6 +32,10 @@ HEADER_REASON = "Hedgerow-Reason"
 
 SERVICE_NAME = "hedgerow"
 
+INBOXES = ("_INBOX", "_R_.")
+"""What a reply subject of a caller begins with: an inbox, also of a user with a prefix of its own,
+or what a server makes of one for a caller in another account."""
+
 _TO_DASH = re.compile(r"[./\s]")
 
 
@@ -109,6 +113,17 @@ def job(verb: str, job: str = "*") -> str:
 def worker_chunk(worker: str, alias: str) -> str:
     """Work meant for one worker: a retry away from a suspect, or the least loaded one."""
     return f"hedgerow.worker.{worker}.chunk.{model_token(alias)}"
+
+
+def canary(alias: str) -> str:
+    """Workers of a model ask each other here for the vectors of known inputs."""
+    return f"hedgerow.canary.{model_token(alias)}"
+
+
+def is_inbox(reply: str) -> bool:
+    """True where an answer may go. The permission to answer overrides every other one, so a
+    caller who names a stream's subject as his inbox would borrow the rights of who answers."""
+    return reply.startswith(INBOXES)
 
 
 def worker_cancel(worker: str) -> str:

@@ -28,6 +28,7 @@ class Up:
     """A running `hedgerow up`. `stdout` and `stderr` hold the lines so far."""
 
     def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._first = queue.Queue[str]()

@@ -39,6 +39,7 @@ PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
                 "$KV.HEDGEROW_JOBS.>",
                 *(f"$JS.API.STREAM.{verb}.{s}" for verb in _VERBS for s in _STREAMS),
                 "$JS.API.STREAM.MSG.GET.KV_HEDGEROW_JOBS",
+                "$JS.API.DIRECT.GET.KV_HEDGEROW_JOBS.>",
                 "$JS.API.DIRECT.GET.HEDGEROW_RESULT",
                 "$JS.API.DIRECT.GET.HEDGEROW_RESULT.>",
                 "$JS.API.CONSUMER.CREATE.HEDGEROW_BULK.>",

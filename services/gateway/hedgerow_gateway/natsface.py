@@ -17,7 +17,7 @@ from hedgerow_gateway.limits import Gate
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_shared.bus import Bus, Message, Subscription
 from hedgerow_shared.errors import HedgerowError, OverloadedError, TooLargeError
-from hedgerow_shared.subjects import HEADER_ERROR, HEADER_ERROR_CODE, QUEUE_GATEWAYS, is_inbox
+from hedgerow_shared.subjects import HEADER_ERROR, HEADER_ERROR_CODE, INBOXES, QUEUE_GATEWAYS
 
 _log = logging.getLogger("hedgerow.nats")
 
@@ -49,7 +49,7 @@ class NatsFace:
         *,
         ttl_s: float,
         max_ttl_s: float,
-        reply_prefix: tuple[str, ...] = ("_INBOX",),
+        reply_prefix: tuple[str, ...] = INBOXES,
     ) -> None:
         self._bus, self._gate, self._metrics = bus, gate, metrics
         self._reply_prefix = reply_prefix
@@ -83,18 +83,14 @@ class NatsFace:
         return {**self.counts, "average_processing_time": self.counts["processing_time"] // done}
 
     def _dropped(self, reply: str) -> None:
-        if is_inbox(reply):
+        if reply.startswith(self._reply_prefix):
             self._fail(reply, _FULL, "json")
 
     def _taker(self, endpoint: Endpoint) -> Callable[[Message], None]:
         def take(message: Message) -> None:
-            if not is_inbox(message.reply):
-                if message.reply:
-                    _log.warning(
-                        "nats: %s: reply subject %.80r is no inbox: not answered",
-                        endpoint.route,
-                        message.reply,
-                    )
+            if not message.reply.startswith(self._reply_prefix):
+                self.counts["num_dropped"] += 1
+                _log.debug("nats: reply subject %.80r is no inbox: dropped", message.reply)
                 return
             task = asyncio.get_running_loop().create_task(self._serve(endpoint, message))
             self._tasks.add(task)

@@ -10,6 +10,7 @@ import msgspec
 from hedgerow_gateway.dispatch import DispatchOptions
 from hedgerow_gateway.schema import Rules
 from hedgerow_shared.bus import BusOptions
+from hedgerow_shared.subjects import INBOXES
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -36,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     nats_tls_cert: str = ""
     nats_tls_key: str = ""
     nats_inbox_prefix: str = "_INBOX"
-    reply_prefix: tuple[str, ...] = ("_INBOX",)
+    reply_prefix: tuple[str, ...] = INBOXES
 
     ttl_s: Seconds = 30.0
     max_ttl_s: Seconds = 600.0
