@@ -36,6 +36,7 @@ def installed(bootstrap, monkeypatch):
 
     monkeypatch.setattr(bootstrap, "_Pip", FakePip)
     monkeypatch.setattr(bootstrap, "_make_venv", lambda venv: venv.mkdir(exist_ok=True))
+    monkeypatch.setattr(bootstrap, "_native_trouble", lambda venv: "")
     return calls
 
 
