@@ -178,6 +178,28 @@ async def test_when_nobody_was_heard_since_the_workers_are_asked_who_lives():
     assert s.bus.asked == [GROUP, direct("w2")]
 
 
+async def test_a_second_attempt_that_finds_nobody_goes_on_to_the_next_worker():
+    s = setup({GROUP: lambda c: None, direct("w2"): lambda c: answer("w2", c)})
+    s.bus.alive = {"w2"}
+    task = asyncio.create_task(s.dispatcher.run(s.work()))
+    await asyncio.sleep(0.02)
+    s.fleet.heard("w1", 0)  # it answered another chunk, and died: nobody listens on its subject
+    assert (await task).rows
+    assert s.bus.asked == [GROUP, direct("w1"), direct("w2")]
+    assert list(s.fleet.workers) == ["w2"]
+
+
+async def test_a_refusal_whose_second_worker_is_gone_goes_to_the_third():
+    full = OverloadedError("full")
+    s = setup(
+        {GROUP: lambda c: refusal("w1", c, full), direct("w3"): lambda c: answer("w3", c)},
+        ("w1", "w2", "w3"),
+    )
+    s.fleet.heard("w3", 100)
+    assert (await s.dispatcher.run(s.work())).rows
+    assert s.bus.asked == [GROUP, direct("w2"), direct("w3")]
+
+
 async def test_a_worker_that_is_gone_is_replaced_by_one_that_joins(monkeypatch):
     s = setup({GROUP: lambda c: None, direct("w9"): lambda c: answer("w9", c)}, ("w1",))
     s.bus.gone = {"w1"}

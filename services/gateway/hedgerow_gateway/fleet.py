@@ -98,6 +98,10 @@ class Fleet:
         found = [w for w in self.serving(alias) if w.id not in avoid and w.heard_s >= since_s]
         return min(found, key=lambda w: w.backlog_tokens).id if found else None
 
+    def forget(self, worker: str) -> None:
+        """Its own subject had no listener."""
+        self._drop(worker, "is gone")
+
     def look_again(self, alias: str) -> None:
         """Ask each worker of a model whether it is there, unless that is being asked already.
 
@@ -113,7 +117,7 @@ class Fleet:
         try:
             await self._bus.request(f"{_PING}.{worker.id}", b"", timeout_s=_REPLIES_S)
         except NoWorkerError:
-            self._drop(worker.id, "is gone")
+            self.forget(worker.id)
         except HedgerowError as error:
             _log.debug("fleet: worker %s is silent: %s", worker.id, error.message)
         else:

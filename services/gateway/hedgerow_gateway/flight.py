@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Protocol
 
 from hedgerow_gateway.fleet import Fleet
 from hedgerow_shared import subjects
@@ -23,6 +23,7 @@ RECONNECT_S = 5.0
 """How long a chunk waits for a lost bus, and then for the first worker to be back on it."""
 _POLL_S = 0.02
 _SEEK_S = 0.1
+_ELSEWHERE = (OverloadedError, NoWorkerError, WorkerLostError)
 
 
 class Requests(Protocol):
@@ -55,7 +56,8 @@ class Flight:
         self._bus, self._fleet, self._model = bus, fleet, model
         self._encode, self._end_s = encode, end_s
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[ChunkReply]] = set()
+        self._tasks: dict[asyncio.Task[ChunkReply], str] = {}
+        self._gone_s = math.inf
         self.retried = False
 
     @property
@@ -63,61 +65,73 @@ class Flight:
         return bool(self._tasks)
 
     async def run(self, attempt_s: float) -> ChunkReply:
-        """Try the queue group; after `attempt_s` of silence, or a refusal, one other worker."""
+        """Try the queue group; after `attempt_s` of silence, or a refusal, one other worker.
+
+        Nobody knows which worker has the first attempt, so the second goes to one that has said
+        something since: that one is not it. Meanwhile the first may still answer.
+        """
         sent_s = self._loop.time()
+        silent_s, last = sent_s + attempt_s, _LATE
+        self._start(self._ask(subjects.chunk(self._model)))
         try:
-            self._send(subjects.chunk(self._model))
-            reply = await self._first(min(sent_s + attempt_s, self._end_s))
-            if reply is None:
-                return await self._hedge(sent_s)
-            if reply.error is None or not await self._again(reply):
-                return reply
-            return await self._first(self._end_s) or _LATE
+            while self._tasks and (now_s := self._loop.time()) < self._end_s:
+                if not self.retried and now_s >= silent_s and not self._other((), sent_s):
+                    self._fleet.look_again(self._model)
+                    if self._orphaned(now_s):
+                        return _failed(WorkerLostError("the worker that had this is gone"))
+                until_s = self._end_s if self.retried else max(silent_s, now_s + _SEEK_S)
+                task = await self._next(min(until_s, self._end_s))
+                if task is None:
+                    continue
+                target, reply = self._tasks.pop(task), task.result()
+                if reply.error is None:
+                    return reply
+                if target and not reply.worker and isinstance(reply.error, NoWorkerError):
+                    self._missed(target, last)
+                else:
+                    last = reply
+                    self._again(reply)
+            return _LATE if self._tasks else last
         finally:
             for task in self._tasks:
                 task.cancel()
 
-    async def _hedge(self, sent_s: float) -> ChunkReply:
-        """The first worker is silent. Nobody knows which it was, so ask one that has said
-        something since: that one is not it. Meanwhile the first may still answer."""
-        gone_s = math.inf
-        while (now_s := self._loop.time()) < self._end_s:
-            other = self._fleet.other(self._model, (), sent_s)
-            if other is not None:
-                self.retried = True
-                self._send(subjects.worker_chunk(other, self._model))
-                return await self._first(self._end_s) or _LATE
-            self._fleet.look_again(self._model)
-            gone_s = math.inf if self._fleet.serving(self._model) else min(gone_s, now_s)
-            if now_s - gone_s > RECONNECT_S:
-                return _failed(WorkerLostError("the worker that had this is gone, and no other"))
-            reply = await self._first(min(now_s + _SEEK_S, self._end_s))
-            if reply is not None:
-                return reply
-        return _LATE
-
-    async def _again(self, reply: ChunkReply) -> bool:
-        """Start the second attempt a refusal allows; False when there is none to make."""
-        error = reply.error
-        if not reply.worker:
-            if not isinstance(error, WorkerLostError):
-                return False
-            self.retried = True
-            self._tasks.add(self._loop.create_task(self._after_reconnect(error)))
-            return True
-        if not isinstance(error, OverloadedError | NoWorkerError | WorkerLostError):
-            return False
-        other = self._fleet.other(self._model, (reply.worker,))
+    def _other(self, avoid: Collection[str], since_s: float = 0.0) -> bool:
+        """Start the second attempt at another worker; False when there is none."""
+        other = self._fleet.other(self._model, avoid, since_s)
         if other is None:
             return False
         self.retried = True
-        self._send(subjects.worker_chunk(other, self._model))
+        self._start(self._ask(subjects.worker_chunk(other, self._model)), other)
         return True
 
-    async def _after_reconnect(self, lost: WorkerLostError) -> ChunkReply:
+    def _again(self, reply: ChunkReply) -> None:
+        """Start the second attempt that a failed first one allows, if it does."""
+        if self.retried:
+            return
+        if reply.worker and isinstance(reply.error, _ELSEWHERE):
+            self._other((reply.worker,))
+        elif not reply.worker and isinstance(reply.error, WorkerLostError):
+            self.retried = True
+            self._start(self._after_reconnect(reply))
+
+    def _missed(self, target: str, last: ChunkReply) -> None:
+        """The second attempt found nobody: that worker is gone, and the attempt is still free."""
+        self._fleet.forget(target)
+        self.retried = False
+        if not self._tasks:
+            self._other((last.worker,))
+
+    def _orphaned(self, now_s: float) -> bool:
+        """True once no worker has served the model for a while."""
+        alone = not self._fleet.serving(self._model)
+        self._gone_s = min(self._gone_s, now_s) if alone else math.inf
+        return now_s - self._gone_s > RECONNECT_S
+
+    async def _after_reconnect(self, lost: ChunkReply) -> ChunkReply:
         """The bus went away with the chunk. Send it again once bus and workers are back."""
         until_s = min(self._end_s, self._loop.time() + RECONNECT_S)
-        reply = _failed(lost)
+        reply = lost
         while self._loop.time() < until_s:
             if self._bus.is_connected:
                 reply = await self._ask(subjects.chunk(self._model))
@@ -126,13 +140,14 @@ class Flight:
             await asyncio.sleep(_POLL_S)
         return reply
 
-    def _send(self, subject: str) -> None:
-        self._tasks.add(self._loop.create_task(self._ask(subject)))
+    def _start(self, work: Coroutine[Any, Any, ChunkReply], target: str = "") -> None:
+        """target: the one worker it is meant for; empty for the queue group."""
+        self._tasks[self._loop.create_task(work)] = target
 
     async def _ask(self, subject: str) -> ChunkReply:
         left_s = self._end_s - self._loop.time()
         if left_s <= 0:
-            return _failed(DeadlineError("the time given to this request is over"))
+            return _LATE
         try:
             message = await self._bus.request(subject, self._encode(left_s), timeout_s=left_s)
             reply = decode_reply(message.data)
@@ -141,22 +156,13 @@ class Flight:
         self._fleet.heard(reply.worker, reply.backlog_tokens)
         return reply
 
-    async def _first(self, until_s: float) -> ChunkReply | None:
-        """The first good reply, or the last error once all attempts ended; None = too late."""
-        reply: ChunkReply | None = None
-        while self._tasks:
-            left_s = until_s - self._loop.time()
-            done, _ = await asyncio.wait(
-                self._tasks, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                return None
-            for task in done:
-                self._tasks.discard(task)
-                reply = task.result()
-                if reply.error is None:
-                    return reply
-        return reply
+    async def _next(self, until_s: float) -> asyncio.Task[ChunkReply] | None:
+        """An attempt that ended; None when none has by `until_s`."""
+        left_s = max(until_s - self._loop.time(), 0.0)
+        done, _ = await asyncio.wait(
+            self._tasks, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        return next(iter(done), None)
 
 
 def _failed(error: HedgerowError) -> ChunkReply:
