@@ -26,7 +26,7 @@ class Case:
         self.buffer = acts(numbers, rung)
         self.inside = floats(self.buffer)[20 : 20 + length]
 
-    def expected(self, back=FAR, ahead=FAR) -> np.ndarray:
+    def expected(self, back=FAR, ahead=FAR, bias=None) -> np.ndarray:
         hd, n = self.head_dim, self.query_heads
         keys, values = self.inside[:, n * hd : (n + 1) * hd], self.inside[:, (n + 1) * hd :]
         distance = np.arange(self.length)[None] - np.arange(self.length)[:, None]
@@ -34,15 +34,19 @@ class Case:
         heads = []
         for h in range(n):
             scores = self.inside[:, h * hd : (h + 1) * hd] @ keys.T
+            if bias is not None:
+                scores = scores + bias[h, self.length - 1 + distance]
             scores[hidden] = -np.inf
             weights = 2.0 ** (scores - scores.max(axis=1, keepdims=True))
             heads.append(weights / weights.sum(axis=1, keepdims=True) @ values)
         return np.concatenate(heads, axis=1)
 
 
-def _run(callee, rung, case: Case, windowed=False, back=FAR, ahead=FAR) -> np.ndarray:
-    spec = AttentionSpec(case.head_dim, case.query_heads, windowed)
-    call = callee(rung, ("attention", spec), lambda unit: attention(unit, spec), 5, 5)
+def _run(callee, rung, case: Case, windowed=False, back=FAR, ahead=FAR, bias=None) -> np.ndarray:
+    spec = AttentionSpec(case.head_dim, case.query_heads, windowed, bias is not None)
+    call = callee(rung, ("attention", spec), lambda unit: attention(unit, spec), 6, 6)
+    table = np.zeros((1, 1)) if bias is None else np.pad(bias, ((0, 0), (0, rung.lanes)))
+    table = table.astype(np.float32)
     out = np.zeros((case.length + 40, case.query_heads * case.head_dim), case.buffer.dtype)
     out[:] = 9
     room = np.full(scratch_bytes(rung, case.head_dim, case.length) + 128, 255, np.uint8)
@@ -51,8 +55,8 @@ def _run(callee, rung, case: Case, windowed=False, back=FAR, ahead=FAR) -> np.nd
     start, hd = row.ctypes.data, case.head_dim * item
     call(
         start, start + case.query_heads * hd, start + (case.query_heads + 1) * hd,
-        out[20:].ctypes.data, room.ctypes.data + skip,
-        case.length, step, out.strides[0], back, ahead,
+        out[20:].ctypes.data, table.ctypes.data + (case.length - 1) * 4, room.ctypes.data + skip,
+        case.length, step, out.strides[0], back, ahead, table.strides[0],
     )  # fmt: skip
     assert (room[skip + scratch_bytes(rung, case.head_dim, case.length) :] == 255).all()
     assert (out[:20] == 9).all() and (out[20 + case.length :] == 9).all()
@@ -86,6 +90,14 @@ def test_windows_equal_a_masked_softmax(callee, rung, length: int, back: int, ah
     case = Case(rung, length, 32, seed=length)
     got = _run(callee, rung, case, True, back, ahead)
     _close(got, case.expected(back, ahead), rung)
+
+
+@pytest.mark.parametrize("length", [1, 9, 40, 513])
+def test_a_bias_of_the_distance_is_added_to_each_heads_scores(callee, rung, length: int) -> None:
+    case = Case(rung, length, 32, query_heads=2)
+    bias = np.random.default_rng(1).normal(size=(2, 2 * length - 1)).astype(np.float32)
+    got = _run(callee, rung, case, bias=bias)
+    _close(got, case.expected(bias=bias), rung)
 
 
 def test_query_heads_share_their_key_head(callee, rung) -> None:

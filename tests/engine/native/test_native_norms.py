@@ -19,10 +19,10 @@ def _norm(kind, x, weight, bias, eps):
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + eps) * weight
 
 
-def _run(callee, rung, kind, x, weight, bias, *, keep=True, first=0, last=None):
+def _run(callee, rung, kind, x, weight, bias, *, output="both", first=0, last=None):
     width = x.shape[1]
-    key = ("norm", kind, width, keep)
-    call = callee(rung, key, lambda unit: norm_rows(unit, kind, width, 1e-5, keep=keep), 5, 5)
+    key = ("norm", kind, width, output)
+    call = callee(rung, key, lambda unit: norm_rows(unit, kind, width, 1e-5, output), 5, 5)
     target = np.full_like(x, 5.0)
     out = acts(np.full_like(x, 5.0), rung)
     steps = (x.strides[0], target.strides[0], out.strides[0])
@@ -45,12 +45,20 @@ def test_norm_equals_numpy(callee, rung, tolerance, kind: str, width: int) -> No
 def test_norm_can_leave_the_residual_alone_and_stays_in_its_rows(callee, rung) -> None:
     x = np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)
     ones = np.ones(64, np.float32)
-    target, out = _run(callee, rung, "rms", x, ones, ones, keep=False, first=2, last=4)
+    target, out = _run(callee, rung, "rms", x, ones, ones, output="acts", first=2, last=4)
     assert (target == 5.0).all()
     assert (floats(out)[[0, 1, 4, 5]] == 5.0).all()
     np.testing.assert_allclose(
         floats(out)[2:4], _norm("rms", x, ones, ones, 1e-5)[2:4], rtol=5e-3, atol=1e-5
     )
+
+
+def test_norm_can_be_added_to_the_residual(callee, rung) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    weight = np.linspace(0.5, 1.5, 64, dtype=np.float32)
+    target, out = _run(callee, rung, "rms", x, weight, weight, output="add")
+    np.testing.assert_allclose(target, 5.0 + _norm("rms", x, weight, None, 1e-5), rtol=1e-5)
+    assert (floats(out) == 5.0).all()
 
 
 def test_a_large_common_offset_does_not_cancel(callee, rung) -> None:

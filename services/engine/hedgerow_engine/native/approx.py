@@ -2,7 +2,8 @@
 
 Each is a short polynomial, fitted once by least squares in a Chebyshev basis, reweighted until
 the error was level; the coefficients are below, lowest power first. The bfloat16 rungs take the
-shorter one: its error lies below the rounding of the result. The parity test measures the errors.
+shorter one, whose error lies below the rounding of the result, unless a kernel is `precise`. The
+parity test measures the errors.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def polynomial(k: Kernel, x: Real, coefficients: tuple[float, ...]) -> Real:
 
 def exp2(k: Kernel, x: Real) -> Real:
     """2 ** x. Far below -126 it is 0, not a subnormal number, on every rung."""
-    coefficients = _EXP2_SHORT if k.rung.dtype == "bfloat16" else _EXP2_LONG
+    coefficients = _EXP2_LONG if k.precise else _EXP2_SHORT
     if k.rung.has_scalef:
         return _scalef(k, polynomial(k, _fraction(k, x), coefficients), x)
     whole = k.unary("floor", x)
@@ -102,7 +103,7 @@ def _scale_by_power(k: Kernel, mantissa: Real, power: Real) -> Real:
 
 def gelu(k: Kernel, x: Real) -> Real:
     """x * normal CDF(x): the exact GELU, not its tanh cousin."""
-    short = k.rung.dtype == "bfloat16"
+    short = not k.precise
     limit = _CDF_SHORT_LIMIT if short else _CDF_LONG_LIMIT
     u = x.at_least(-limit).at_most(limit)
     square = u * u

@@ -46,9 +46,10 @@ def scratch_bytes(rung: Rung, head_dim: int, length: int) -> int:
 
 
 def attention(unit: Unit, spec: AttentionSpec) -> Function:
-    """Pointers q, k, v, out, scratch; integers length, row_step (bytes from row to row of q, k
-    and v), out_step, back, ahead. q and out point to the first of the query heads, which lie
-    side by side; scratch is 64-byte aligned, `scratch_bytes` long."""
+    """Pointers q, k, v, out, bias (null where the spec has none), scratch; integers length,
+    row_step (bytes from row to row of q, k and v), out_step, back, ahead, bias_step (from head
+    to head). q, out and bias are those of the first query head; the others lie beside it.
+    scratch is 64-byte aligned, `scratch_bytes` long."""
     return unit.once("attention", lambda: _attention(unit, spec))
 
 
@@ -56,9 +57,9 @@ def _attention(unit: Unit, spec: AttentionSpec) -> Function:
     rung = unit.rung
     packers = pack_keys(unit, spec.head_dim), pack_values(unit, spec.head_dim)
     tiles = {online: attend_tile(unit, spec, online=online) for online in (False, True)}
-    k = unit.kernel("attention", ptrs=5, ints=5)
-    q, keys, values, out, scratch = k.ptrs
-    length, row_step, out_step, back, ahead = k.ints
+    k = unit.kernel("attention", ptrs=6, ints=6)
+    q, keys, values, out, bias, scratch = k.ptrs
+    length, row_step, out_step, back, ahead, bias_step = k.ints
     packed_bytes = length.up_to(rung.lanes) * (spec.head_dim * rung.act_bytes)
     packed_keys, packed_values = scratch, scratch + packed_bytes
     strips = packed_values + packed_bytes
@@ -67,7 +68,8 @@ def _attention(unit: Unit, spec: AttentionSpec) -> Function:
 
     def tile(online: bool, head: Int, row: Int, key: Int | int, state: Ptr) -> None:
         offset = head * (spec.head_dim * rung.act_bytes)
-        ptrs = [q + offset, packed_keys, packed_values, out + offset, strips, state]
+        here = bias + head * bias_step
+        ptrs = [q + offset, packed_keys, packed_values, out + offset, here, strips, state]
         ints = [length, row_step, out_step, back, ahead, row, k.int(key)]
         tiles[online](k, ptrs, ints)
 

@@ -31,11 +31,14 @@ _UNROLLED_GROUPS = 32
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """query_heads: query heads per key head. windowed: rows see only keys from `back` before
-    them to `ahead` after them (causal: ahead 0); else every row sees the whole sequence."""
+    them to `ahead` after them (causal: ahead 0); else every row sees the whole sequence.
+    biased: scores begin at a number that depends on the distance of key and row, read from
+    bias[key - row]; the pointer is where distance 0 lies"""
 
     head_dim: int
     query_heads: int = 1
     windowed: bool = False
+    biased: bool = False
 
 
 def strips_bytes(rung: Rung) -> int:
@@ -49,14 +52,14 @@ def state_bytes(rung: Rung, head_dim: int) -> int:
 
 
 def attend_tile(unit: Unit, spec: AttentionSpec, *, online: bool) -> Function:
-    """Pointers q, packed keys, packed values, out, strips, state; integers length, row_step,
-    out_step, back, ahead, first row of the tile, first key of the block."""
+    """Pointers q, packed keys, packed values, out, bias, strips, state; integers length,
+    row_step, out_step, back, ahead, first row of the tile, first key of the block."""
     name = "attend_online" if online else "attend"
     return unit.once(name, lambda: _write(unit, name, spec, online))
 
 
 def _write(unit: Unit, name: str, spec: AttentionSpec, online: bool) -> Function:
-    k = unit.kernel(name, ptrs=6, ints=7)
+    k = unit.kernel(name, ptrs=7, ints=7)
     tile = _Tile(k, spec)
     if not online:
         largest = [k.splat(k.largest(m)) for m in tile.scores()]
@@ -70,7 +73,7 @@ def _write(unit: Unit, name: str, spec: AttentionSpec, online: bool) -> Function
 
 def _online_turn(k: Kernel, tile: _Tile) -> None:
     """Merge this block into the state; the block that holds a tile's last key writes `out`."""
-    state, rows = k.ptrs[5], k.rung.rows
+    state, rows = tile.state, k.rung.rows
     starts = tile.seen_from >= tile.key
     before = [
         k.choose(starts, k.scalar(_HIDDEN), k.load_scalar(state + 4 * i)) for i in range(rows)
@@ -96,10 +99,12 @@ class _Tile:
 
     def __init__(self, k: Kernel, spec: AttentionSpec) -> None:
         self.k, self.spec, self.rung = k, spec, k.rung
-        self.q, self.packed_keys, self.packed_values, self.out, self.strips, self.state = k.ptrs
+        self.q, self.packed_keys, self.packed_values, self.out, bias = k.ptrs[:5]
+        self.strips, self.state = k.ptrs[5:]
         length, row_step, self.out_step, back, ahead, row, self.key = k.ints
         self.rows = [(row + i).at_most(length - 1) for i in range(self.rung.rows)]
         self.q_rows = [self.q + r * row_step for r in self.rows]
+        self.bias_rows = [bias - r * 4 for r in self.rows] if spec.biased else []
         if spec.windowed:
             self.from_row = [(r - back).at_least(0) for r in self.rows]
             self.to_row = [(r + ahead + 1).at_most(length) for r in self.rows]
@@ -153,7 +158,11 @@ class _Tile:
         block_bytes = groups * rung.vector_bytes
         block = self.packed_keys + vector * block_bytes
         unrolled = max(u for u in range(1, _UNROLLED_GROUPS + 1) if groups % u == 0)
-        with k.loop(0, groups, unrolled, carry=[k.real(0.0)] * (rung.rows * count)) as loop:
+        start = [k.real(0.0)] * (rung.rows * count)
+        if self.spec.biased:
+            places = [(vector + n) * rung.vector_bytes for n in range(count)]
+            start = [k.load(row + place) for row in self.bias_rows for place in places]
+        with k.loop(0, groups, unrolled, carry=start) as loop:
             sums = list(loop.values)
             for u in range(unrolled):
                 at = block + loop.index * rung.vector_bytes + u * rung.vector_bytes
@@ -199,7 +208,9 @@ class _Tile:
             weights = [exp2(k, k.load(self._score_at(i, vector + n)) - top) for n in range(count)]
             place = self._weight_at(i, vector * self.rung.lanes)
             if count == 2 and self.rung.group == 2:
-                new_sums[i] = k.dot(new_sums[i], k.store_pair(*weights, place), k.ones())
+                new_sums[i] = k.dot(
+                    new_sums[i], k.store_pair(weights[0], weights[1], place), k.ones()
+                )
                 continue
             for n, weight in enumerate(weights):
                 k.store_act(weight, place + n * self.rung.lanes * self.rung.act_bytes)

@@ -59,6 +59,16 @@ def gate(name: str) -> Epilogue:
     return Epilogue(f"gate_{name}", lambda rung: rung.columns * rung.act_bytes // 2, emit)
 
 
+def store_wide() -> Epilogue:
+    """c = sums, float32"""
+
+    def emit(k: Kernel, sums: list[Real], c: Ptr, r: Ptr) -> None:
+        for i, value in enumerate(sums):
+            k.store(value, c + i * k.rung.vector_bytes)
+
+    return Epilogue("wide", lambda rung: rung.columns * 4, emit)
+
+
 def add_residual() -> Epilogue:
     """c = sums + r, both float32; `c` may be `r` itself."""
 

@@ -20,9 +20,13 @@ TailActivation = Literal["identity", "tanh", "gelu", "gelu_tanh", "relu", "silu"
 
 @dataclass(frozen=True, slots=True)
 class TailStep:
-    """One step after pooling, on one row, in float32: a dense layer, or a norm of `width_in`."""
+    """One step after pooling, on one row, in float32.
 
-    kind: Literal["dense", "layer", "rms"]
+    dense: a linear layer and an activation. layer, rms: a norm. unit: scaled to length 1.
+    quantize: round(127 * tanh(x)), still float32
+    """
+
+    kind: Literal["dense", "layer", "rms", "unit", "quantize"]
     width_in: int
     width_out: int
     activation: TailActivation = "identity"
@@ -35,9 +39,11 @@ class Geometry:
 
     norm_first: norms stand before attention and MLP and one more at the end ("pre-norm");
         else after each residual sum ("post-norm")
+    sandwich: with norm_first: what attention and MLP give is normed again before it is added
     gated: the MLP is act(gate x) * (up x); else act(up x)
     rotary: queries and keys are rotated by their place; qk_norm: normalised per head before
     windowed: some layer lets a row see only part of its sequence (causal, or a window)
+    biased: scores begin at a number of the distance between key and row
     """
 
     embed: EmbedSpec
@@ -54,7 +60,9 @@ class Geometry:
     gated: bool = False
     rotary: bool = False
     qk_norm: bool = False
+    sandwich: bool = False
     windowed: bool = False
+    biased: bool = False
     poolings: tuple[PoolingMode, ...] = ("mean",)
     tail: tuple[TailStep, ...] = ()
     unit: bool = False
@@ -75,7 +83,8 @@ class Geometry:
 
     @property
     def attention(self) -> AttentionSpec:
-        return AttentionSpec(self.head_dim, self.heads // self.kv_heads, self.windowed)
+        group = self.heads // self.kv_heads
+        return AttentionSpec(self.head_dim, group, self.windowed, self.biased)
 
     def problem(self, rung: Rung) -> str | None:
         """Why this rung cannot run it; None = it can."""

@@ -18,7 +18,14 @@ from collections.abc import Callable
 
 from hedgerow_engine.native.attention import attention
 from hedgerow_engine.native.crew import Phases
-from hedgerow_engine.native.epilogue import activate, add_residual, gate, store
+from hedgerow_engine.native.epilogue import (
+    Epilogue,
+    activate,
+    add_residual,
+    gate,
+    store,
+    store_wide,
+)
 from hedgerow_engine.native.gemm import gemm
 from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.ir import Function, Int, Kernel, Ptr
@@ -32,6 +39,8 @@ _COLUMN_TASKS = 8
 
 Columns = tuple[Int, Int]
 """Column blocks [begin, end) of a product."""
+Rows = tuple[Ptr, int]
+"""The first row and the bytes from row to row."""
 
 
 class Layer:
@@ -63,10 +72,9 @@ class Layer:
         )  # fmt: skip
 
     def project_out(self, first: Int, count: Int, columns: Columns) -> None:
-        x = (self.x + first * self.x_step, self.x_step)
-        out = x if self.g.norm_first else (self.sums, self.x_step)
+        epilogue, out, x = self._sum_into(first)
         self._product(
-            gemm(self.k.unit, add_residual()), "o", count, self.g.context_width, columns,
+            gemm(self.k.unit, epilogue), "o", count, self.g.context_width, columns,
             (self.context + first * self.context_step, self.context_step), out, x,
         )  # fmt: skip
 
@@ -79,17 +87,36 @@ class Layer:
         )  # fmt: skip
 
     def mlp_down(self, first: Int, count: Int, columns: Columns) -> None:
-        x = (self.x + first * self.x_step, self.x_step)
-        out = x if self.g.norm_first else (self.sums, self.x_step)
+        epilogue, out, x = self._sum_into(first)
         self._product(
-            gemm(self.k.unit, add_residual()), "down", count, self.g.intermediate, columns,
+            gemm(self.k.unit, epilogue), "down", count, self.g.intermediate, columns,
             (self.inner, self.inner_step), out, x,
         )  # fmt: skip
+
+    def _sum_into(self, first: Int) -> tuple[Epilogue, Rows, Rows]:
+        """How a product meets the residual stream: (epilogue, output, residual).
+
+        Norm-first: x += product. Else: sums = product + x. Sandwich: sums = product."""
+        x, sums = (self.x + first * self.x_step, self.x_step), (self.sums, self.x_step)
+        if self.g.sandwich:
+            return store_wide(), sums, x
+        return add_residual(), x if self.g.norm_first else sums, x
+
+    def add_normed(self, name: str, first: Int, count: Int, sums_first: Int) -> None:
+        """Sandwich: x += norm(sums)."""
+        if not self.g.sandwich:
+            return
+        k, g = self.k, self.g
+        function = norm_rows(k.unit, g.norm, g.hidden, g.eps, "add")
+        source = self.sums + (first - sums_first) * self.x_step
+        x, weight = self.x + first * self.x_step, LAYER.ptr(k, self.block, name)
+        steps = [self.x_step, self.x_step, 0]
+        function(k, [source, weight, k.null(), x, k.null()], [k.int(0), count, *steps])
 
     def norm(self, name: str, first: Int, count: Int, sums_first: Int) -> None:
         """Norm-first: x -> acts. Else: sums (whose row 0 is row `sums_first`) -> x and acts."""
         k, g = self.k, self.g
-        function = norm_rows(k.unit, g.norm, g.hidden, g.eps, keep=not g.norm_first)
+        function = norm_rows(k.unit, g.norm, g.hidden, g.eps, "acts" if g.norm_first else "both")
         x, acts = self.x + first * self.x_step, self.acts + first * self.acts_step
         source = x if g.norm_first else self.sums + (first - sums_first) * self.x_step
         weight, bias = (LAYER.ptr(k, self.block, name + part) for part in ("", "_bias"))
@@ -124,16 +151,19 @@ class Layer:
         keys = row + (kv_head * (g.head_dim * act) + g.heads * g.head_dim * act)
         values = keys + g.kv_heads * g.head_dim * act
         out = self.context + first * self.context_step + kv_head * (group * g.head_dim * act)
-        back, ahead = (LAYER.int(k, self.block, name) for name in ("back", "ahead"))
+        back, ahead, bias_step = (
+            LAYER.int(k, self.block, name) for name in ("back", "ahead", "bias_step")
+        )
+        bias = LAYER.ptr(k, self.block, "bias") + kv_head * (bias_step * group)
         attention(k.unit, g.attention)(
             k,
-            [q, keys, values, out, scratch],
-            [length, self.qkv_step, self.context_step, back, ahead],
+            [q, keys, values, out, bias, scratch],
+            [length, self.qkv_step, self.context_step, back, ahead, bias_step],
         )
 
     def _product(
         self, function: Function, name: str, rows: Int, depth: int, columns: Columns,
-        a: tuple[Ptr, int], c: tuple[Ptr, int], r: tuple[Ptr, int],
+        a: Rows, c: Rows, r: Rows,
     ) -> None:  # fmt: skip
         k = self.k
         weight, bias = (LAYER.ptr(k, self.block, name + part) for part in ("", "_bias"))
@@ -168,9 +198,11 @@ def by_rows(layer: Layer, phases: Phases, rows_per_task: Int, scratch: Ptr) -> N
         first = task * rows_per_task
         count = (num_tokens - first).at_most(rows_per_task)
         layer.project_out(first, count, all_columns(g.hidden))
+        layer.add_normed("after_attention_norm", first, count, first)
         layer.norm("mlp_norm" if g.norm_first else "attention_norm", first, count, first)
         layer.mlp_up(first, count, all_columns(_up_width(g)))
         layer.mlp_down(first, count, all_columns(g.hidden))
+        layer.add_normed("after_mlp_norm", first, count, first)
         if not g.norm_first:
             layer.norm("mlp_norm", first, count, first)
 
@@ -199,10 +231,16 @@ def by_columns(layer: Layer, phases: Phases, scratch: Ptr) -> None:
         rows_phase(layer.rotate)
     _attention_phase(layer, phases, scratch)
     columns_phase(g.hidden, layer.project_out)
-    after = "mlp_norm" if g.norm_first else "attention_norm"
-    rows_phase(lambda first, n: layer.norm(after, first, n, zero))
+
+    def after_attention(first: Int, count: Int) -> None:
+        layer.add_normed("after_attention_norm", first, count, zero)
+        layer.norm("mlp_norm" if g.norm_first else "attention_norm", first, count, zero)
+
+    rows_phase(after_attention)
     columns_phase(_up_width(g), layer.mlp_up)
     columns_phase(g.hidden, layer.mlp_down)
+    if g.sandwich:
+        rows_phase(lambda first, n: layer.add_normed("after_mlp_norm", first, n, zero))
     if not g.norm_first:
         rows_phase(lambda first, n: layer.norm("mlp_norm", first, n, zero))
 

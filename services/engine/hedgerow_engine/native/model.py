@@ -11,7 +11,7 @@ from hedgerow_engine.native.approx import LOG2_E
 from hedgerow_engine.native.memory import Memory, address, padded
 from hedgerow_engine.native.packing import Floats, interleave_gate, pack
 from hedgerow_engine.native.rungs import Rung
-from hedgerow_engine.native.tensors import Affine, LayerTensors, ModelTensors, rope_table
+from hedgerow_engine.native.tensors import Affine, LayerTensors, ModelTensors, Rope
 from hedgerow_engine.native.words import LAYER, MODEL, TAIL
 
 
@@ -23,7 +23,9 @@ class PackedModel:
         self.num_layers = tensors.num_layers
         self._max_positions = max_positions
         self._kept: list[npt.NDArray[Any]] = [tensors.word.data]
-        self._ropes: dict[float, int] = {}
+        self._scale = tensors.scale or tensors.geometry.head_dim**-0.5
+        self._ropes: dict[Rope, int] = {}
+        self._biases: dict[int, tuple[int, int]] = {}
         self._zeros = np.zeros(1 << 16, np.float32)
         self._memory = Memory(tensors.num_layers * self._layer_bytes())
         self._layers = LAYER.new(tensors.num_layers)
@@ -70,7 +72,7 @@ class PackedModel:
     def _pack_layer(self, words: npt.NDArray[np.int64], layer: LayerTensors) -> None:
         g = self._geometry
         # The softmax runs in powers of two, and its scale is part of the queries.
-        scale = LOG2_E / np.sqrt(g.head_dim)
+        scale = LOG2_E * self._scale
         q_rows = np.ones(g.qkv_width, np.float32)
         q_norm = layer.q_norm
         if q_norm is None:
@@ -87,10 +89,15 @@ class PackedModel:
             words,
             q_norm=self._keep(q_norm),
             k_norm=self._keep(layer.k_norm),
-            rope=self._rope(layer.rope_theta) if g.rotary else 0,
+            after_attention_norm=self._keep(layer.after_attention_norm),
+            after_mlp_norm=self._keep(layer.after_mlp_norm),
+            rope=self._rope(layer.rope),
             back=layer.back,
             ahead=layer.ahead,
         )
+        if layer.bias is not None:
+            place, step = self._bias(layer.bias)
+            LAYER.put(words, bias=place, bias_step=step)
 
     def _up(self, layer: LayerTensors) -> Affine:
         gate, up = layer.gate, layer.up
@@ -116,11 +123,23 @@ class PackedModel:
         places = {name: self._keep(norm.weight), f"{name}_bias": self._keep(bias)}
         layout.put(words, **places)
 
-    def _rope(self, theta: float) -> int:
-        if theta not in self._ropes:
-            table = rope_table(theta, self._geometry.head_dim, self._max_positions)
-            self._ropes[theta] = self._keep(table)
-        return self._ropes[theta]
+    def _rope(self, rope: Rope | None) -> int:
+        if rope is None:
+            return 0
+        if rope not in self._ropes:
+            table = rope.table(self._geometry.head_dim, self._max_positions)
+            self._ropes[rope] = self._keep(table)
+        return self._ropes[rope]
+
+    def _bias(self, bias: Floats) -> tuple[int, int]:
+        """(address of distance 0 of the first head, bytes from head to head); in powers of two,
+        with room for the keys that fill up the last vector. Layers may share one array."""
+        if id(bias) not in self._biases:
+            padded = np.pad(bias * np.float32(LOG2_E), ((0, 0), (0, self._rung.lanes)))
+            middle = self._keep(padded) + (bias.shape[1] // 2) * 4
+            self._kept.append(bias)
+            self._biases[id(bias)] = middle, padded.shape[1] * 4
+        return self._biases[id(bias)]
 
     def _keep(self, array: Floats | None) -> int:
         """The address of a float32 array that now lives as long as this model; 0 = none."""

@@ -3,6 +3,9 @@
     layer:  (x - mean) / sqrt(variance + eps) * weight + bias
     rms:     x / sqrt(mean square + eps) * weight
 
+    both:   target and acts take the result        acts:  only acts
+    add:    target += the result
+
 Two passes over a row that lies in L1: the mean first, then the squares of what is left, because
 the one-pass formula cancels where a model has a few very large dimensions.
 """
@@ -14,18 +17,21 @@ from typing import Literal
 from hedgerow_engine.native.ir import Function, Kernel, Ptr, Real, Unit
 
 NormKind = Literal["layer", "rms"]
+NormOutput = Literal["both", "acts", "add"]
 
 
-def norm_rows(unit: Unit, kind: NormKind, width: int, eps: float, *, keep: bool) -> Function:
+def norm_rows(
+    unit: Unit, kind: NormKind, width: int, eps: float, output: NormOutput = "both"
+) -> Function:
     """Pointers source, weight, bias, target, acts; integers first and last row, the bytes from
-    row to row of source, target and acts. `keep`: write float32 to target too (it may be the
-    source), else only acts. A `bias` of null is not read by "rms"."""
-    name = f"{kind}_norm_{width}_{'both' if keep else 'acts'}"
-    return unit.once(name, lambda: _norm_rows(unit, name, kind, width, eps, keep))
+    row to row of source, target and acts. The target may be the source. A `bias` of null is not
+    read by "rms", nor `acts` written by "add"."""
+    name = f"{kind}_norm_{width}_{output}"
+    return unit.once(name, lambda: _norm_rows(unit, name, kind, width, eps, output))
 
 
 def _norm_rows(
-    unit: Unit, name: str, kind: NormKind, width: int, eps: float, keep: bool
+    unit: Unit, name: str, kind: NormKind, width: int, eps: float, output: NormOutput
 ) -> Function:
     k = unit.kernel(name, ptrs=5, ints=5)
     source, weight, bias, target, acts = k.ptrs
@@ -42,9 +48,12 @@ def _norm_rows(
                 value = k.fma((value - mean) * scale, k.load(weight + at), k.load(bias + at))
             else:
                 value = value * scale * k.load(weight + at)
-            if keep:
+            if output == "add":
+                value = value + k.load(x_out + at)
+            if output != "acts":
                 k.store(value, x_out + at)
-            k.store_act(value, acts_out + col.index * k.rung.act_bytes)
+            if output != "add":
+                k.store_act(value, acts_out + col.index * k.rung.act_bytes)
     return k.done()
 
 

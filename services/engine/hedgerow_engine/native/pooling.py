@@ -79,16 +79,33 @@ def _weight(k: Kernel, mode: PoolingMode, count: Int, offset: Int) -> Real:
 def tail_step(unit: Unit, step: TailStep) -> Function:
     """Pointers source, weight, bias (null = none), target; float32, target padded with zeros to
     whole vectors. Weights are row-major [width_out, width_in], as in their file."""
-    if step.kind != "dense":
-        return _tail_norm(unit, step)
-    name = f"dense_{step.width_in}_{step.width_out}_{step.activation}"
-    return unit.once(name, lambda: _dense(unit, name, step))
+    name = f"tail_{step.kind}_{step.width_in}_{step.width_out}_{step.activation}"
+    if step.kind == "dense":
+        return unit.once(name, lambda: _dense(unit, name, step))
+    if step.kind in ("unit", "quantize"):
+        return unit.once(name, lambda: _elementwise(unit, name, step))
+    return unit.once(name, lambda: _tail_norm(unit, name, step))
+
+
+def _elementwise(unit: Unit, name: str, step: TailStep) -> Function:
+    """A whole number of vectors, without weights."""
+    k = unit.kernel(name, ptrs=4)
+    source, target, k.precise = k.ptrs[0], k.ptrs[3], True
+    if step.kind == "unit":
+        unit_row(k, source, target, step.width_in)
+        return k.done()
+    with k.loop(0, step.width_in, k.rung.lanes) as col:
+        at = col.index * 4
+        # Ties to even, and a small negative number keeps its sign: it is the binary output.
+        rounded = k.unary("roundeven", approx.tanh(k, k.load(source + at)) * 127.0)
+        k.store(rounded, target + at)
+    return k.done()
 
 
 def _dense(unit: Unit, name: str, step: TailStep) -> Function:
     k = unit.kernel(name, ptrs=4)
     source, weight, bias, target = k.ptrs
-    lanes = k.rung.lanes
+    k.precise, lanes = True, k.rung.lanes
     k.store(k.real(0.0), target + (step.width_out - 1) // lanes * lanes * 4)
     no_bias = bias.is_null()
     with k.loop(0, step.width_out) as n:
@@ -109,19 +126,14 @@ def _dense(unit: Unit, name: str, step: TailStep) -> Function:
     return k.done()
 
 
-def _tail_norm(unit: Unit, step: TailStep) -> Function:
+def _tail_norm(unit: Unit, name: str, step: TailStep) -> Function:
     """A norm of one row; its activations go nowhere anyone looks: the row after the target."""
-    assert step.kind != "dense"
-    kind, name = step.kind, f"tail_{step.kind}_{step.width_in}"
-
-    def write() -> Function:
-        norm = norm_rows(unit, kind, step.width_in, step.eps, keep=True)
-        k = unit.kernel(name, ptrs=4)
-        source, weight, bias, target = k.ptrs
-        norm(k, [source, weight, bias, target, target + step.width_in * 4], [0, 1, 0, 0, 0])
-        return k.done()
-
-    return unit.once(name, write)
+    assert step.kind in ("layer", "rms")
+    norm = norm_rows(unit, step.kind, step.width_in, step.eps)
+    k = unit.kernel(name, ptrs=4)
+    source, weight, bias, target = k.ptrs
+    norm(k, [source, weight, bias, target, target + step.width_in * 4], [0, 1, 0, 0, 0])
+    return k.done()
 
 
 def copy_row(k: Kernel, source: Ptr, target: Ptr, width: int) -> None:

@@ -108,7 +108,7 @@ class _Stages:
             if g.rotary:
                 write_places(k, FRAME.ptr(k, frame, "places"), first, length)
             if g.embed_norm:
-                norm = norm_rows(self.unit, g.norm, g.hidden, g.eps, keep=True)
+                norm = norm_rows(self.unit, g.norm, g.hidden, g.eps)
                 weight, bias = (MODEL.ptr(k, model, n) for n in ("embed_norm", "embed_norm_bias"))
                 steps = [g.hidden * 4, g.hidden * 4, g.hidden * k.rung.act_bytes]
                 ptrs = [here, weight, bias, here, acts + first * steps[2]]
@@ -170,7 +170,7 @@ class _Stages:
         g = self.g
         x, acts = (FRAME.ptr(k, frame, name) for name in ("x", "acts"))
         weight, bias = (MODEL.ptr(k, model, name) for name in ("final_norm", "final_norm_bias"))
-        norm = norm_rows(self.unit, g.norm, g.hidden, g.eps, keep=True)
+        norm = norm_rows(self.unit, g.norm, g.hidden, g.eps)
         num_tokens, steps = FRAME.int(k, frame, "num_tokens"), [g.hidden * 4, g.hidden * 4]
         with phases.tasks((num_tokens + (ROW_BLOCK - 1)) // ROW_BLOCK) as task:
             first = task * ROW_BLOCK

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hedgerow_engine.native.geometry import Geometry, TailStep
 from hedgerow_engine.native.norms import NormKind
-from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors, rope_table
+from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors
 from hedgerow_shared.modelcard import PoolingMode
 
 _ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
@@ -41,7 +41,7 @@ def reference_row(
     if model.embed_norm is not None:
         x = _norm(x, model.embed_norm, g.norm, g.eps)
     for i in range(model.num_layers if num_layers is None else num_layers):
-        x = layer_forward(g, model.layer(i), x)
+        x = layer_forward(g, model.layer(i), x, scale=model.scale or g.head_dim**-0.5)
     if model.final_norm is not None:
         x = _norm(x, model.final_norm, g.norm, g.eps)
     row = np.concatenate([_pool(x, mode) for mode in g.poolings])
@@ -50,36 +50,45 @@ def reference_row(
     return row.astype(np.float32)
 
 
-def layer_forward(g: Geometry, layer: LayerTensors, x: Floats) -> Floats:
+def layer_forward(g: Geometry, layer: LayerTensors, x: Floats, *, scale: float) -> Floats:
     """[length, hidden] -> [length, hidden]."""
+
+    def norm(x: Floats, affine: Affine | None) -> Floats:
+        return x if affine is None else _norm(x, affine, g.norm, g.eps)
+
+    def after(x: Floats, weight: Floats | None) -> Floats:
+        return norm(x, None if weight is None else Affine(weight))
+
+    inner = norm(x, layer.attention_norm) if g.norm_first else x
+    context = _attend(g, layer, _linear(inner, layer.qkv), scale)
+    x = x + after(_linear(context, layer.o), layer.after_attention_norm)
     if g.norm_first:
-        inner = x if layer.attention_norm is None else _norm(x, layer.attention_norm, g.norm, g.eps)
-        x = x + _linear(_attend(g, layer, _linear(inner, layer.qkv)), layer.o)
-        return x + _mlp(g, layer, _norm(x, layer.mlp_norm, g.norm, g.eps))
-    assert layer.attention_norm is not None
-    x = x + _linear(_attend(g, layer, _linear(x, layer.qkv)), layer.o)
-    x = _norm(x, layer.attention_norm, g.norm, g.eps)
-    return _norm(x + _mlp(g, layer, x), layer.mlp_norm, g.norm, g.eps)
+        inner = _mlp(g, layer, norm(x, layer.mlp_norm))
+        return x + after(inner, layer.after_mlp_norm)
+    x = norm(x, layer.attention_norm)
+    return norm(x + _mlp(g, layer, x), layer.mlp_norm)
 
 
-def _attend(g: Geometry, layer: LayerTensors, qkv: Floats) -> Floats:
+def _attend(g: Geometry, layer: LayerTensors, qkv: Floats, scale: float) -> Floats:
     length = qkv.shape[0]
     ends = np.cumsum([g.heads, g.kv_heads]) * g.head_dim
     q, k, v = (part.reshape(length, -1, g.head_dim) for part in np.split(qkv, ends, axis=1))
     if layer.q_norm is not None and layer.k_norm is not None:
         q = _norm(q, Affine(layer.q_norm), "rms", g.eps)
         k = _norm(k, Affine(layer.k_norm), "rms", g.eps)
-    if g.rotary:
-        table = rope_table(layer.rope_theta, g.head_dim, length)
+    if layer.rope is not None:
+        table = layer.rope.table(g.head_dim, length)
         q, k = _rotate(q, table), _rotate(k, table)
     k, v = (np.repeat(part, g.heads // g.kv_heads, axis=1) for part in (k, v))
-    scores = np.einsum("ihd,jhd->hij", q, k) / sqrt(g.head_dim)
+    scores = np.einsum("ihd,jhd->hij", q, k) * scale
     distance = np.arange(length)[None] - np.arange(length)[:, None]
+    if layer.bias is not None:
+        scores = scores + layer.bias[:, layer.bias.shape[1] // 2 + distance]
     scores[:, (distance < -layer.back) | (distance > layer.ahead)] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
-    context: Floats = np.einsum("hij,jhd->ihd", weights, v)
-    return context.reshape(length, -1)
+    context = np.einsum("hij,jhd->ihd", weights, v).reshape(length, -1)
+    return np.asarray(context, np.float32)
 
 
 def _rotate(x: Floats, table: Floats) -> Floats:
@@ -122,6 +131,10 @@ def _pool(x: Floats, mode: PoolingMode) -> Floats:
 
 
 def _tail(row: Floats, step: TailStep, affine: Affine) -> Floats:
+    if step.kind == "unit":
+        return row / np.float32(max(np.linalg.norm(row), 1e-12))
+    if step.kind == "quantize":
+        return np.asarray(np.round(np.tanh(row) * 127), np.float32)
     if step.kind != "dense":
         return _norm(row, affine, step.kind, step.eps)
     return _ACTIVATIONS[step.activation](_linear(row, affine))

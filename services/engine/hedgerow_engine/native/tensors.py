@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,42 @@ from hedgerow_engine.weightfile import RawTensor
 Floats = npt.NDArray[np.float32]
 
 EVERYWHERE = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions. theta: base of the angles; kind "default", "linear" or "llama3"
+    stretches them; low, high, original: llama3's frequency band and the length the model was
+    first trained on."""
+
+    theta: float
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192
+
+    def table(self, head_dim: int, positions: int) -> Floats:
+        """[positions][cos, sin][head_dim / 2]: place p turns pair i by p * rate i.
+
+        Angles are float32 products, as models were trained with them.
+        """
+        places = np.arange(positions, dtype=np.float32)
+        angles = places[:, None] * self._rates(head_dim)
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+    def _rates(self, head_dim: int) -> Floats:
+        """float32 [head_dim / 2]: radians per place."""
+        exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+        rates = (np.float32(1) / np.float32(self.theta) ** exponents).astype(np.float32)
+        if self.kind == "linear":
+            return rates / np.float32(self.factor)
+        if self.kind == "llama3":
+            # Slow angles are stretched, fast ones kept, those between are blended.
+            turns = self.original * rates / np.float32(2 * np.pi)
+            blend = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
+            return (rates * blend + rates / self.factor * (1 - blend)).astype(np.float32)
+        return rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +71,10 @@ class LayerTensors:
 
     gate: None unless the MLP is gated
     attention_norm: None where the layer has none
-    rope_theta: base of the rotation, see `rope_table`
+    after_attention_norm, after_mlp_norm: of a sandwich
+    rope: how queries and keys turn with their place
     back, ahead: how far a row sees
+    bias: [heads, 2 * n - 1], added to scores: column n - 1 + key - row
     """
 
     qkv: Affine
@@ -45,11 +84,14 @@ class LayerTensors:
     down: Affine
     attention_norm: Affine | None
     mlp_norm: Affine
+    after_attention_norm: Floats | None = None
+    after_mlp_norm: Floats | None = None
     q_norm: Floats | None = None
     k_norm: Floats | None = None
-    rope_theta: float = 0.0
+    rope: Rope | None = None
     back: int = EVERYWHERE
     ahead: int = EVERYWHERE
+    bias: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +99,7 @@ class ModelTensors:
     """A whole model. `layer(i)` reads one layer; `tail`: one per step of geometry.tail.
 
     word: [vocab, hidden] as it lies in the file
+    scale: what scores are multiplied with; None = 1 / sqrt(head_dim)
     position: [positions] or, with token types, [2 * positions] rows of `hidden`; None = none
     """
 
@@ -67,11 +110,5 @@ class ModelTensors:
     embed_norm: Affine | None
     layer: Callable[[int], LayerTensors]
     final_norm: Affine | None = None
+    scale: float | None = None
     tail: tuple[Affine, ...] = field(default=())
-
-
-def rope_table(theta: float, head_dim: int, positions: int) -> Floats:
-    """[positions][cos, sin][head_dim / 2]: place p turns pair i by p * theta ** (-2 i / dim)."""
-    frequencies = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

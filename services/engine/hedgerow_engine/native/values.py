@@ -132,6 +132,9 @@ class Ptr:
         raw = offset.v if isinstance(offset, Int) else I64(offset)
         return Ptr(self.b, self.b.gep(self.v, [raw], source_etype=I8))
 
+    def __sub__(self, offset: Int | int) -> Ptr:
+        return self + (offset * -1)
+
     def is_null(self) -> Bool:
         return Bool(self.b, self.b.icmp_unsigned("==", self.v, ir.Constant(PTR, None)))
 

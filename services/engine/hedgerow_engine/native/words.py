@@ -57,7 +57,8 @@ MODEL = Layout(
 LAYER = Layout(
     "qkv qkv_bias o o_bias up up_bias down down_bias "
     "attention_norm attention_norm_bias mlp_norm mlp_norm_bias "
-    "q_norm k_norm rope back ahead"
+    "after_attention_norm after_mlp_norm "
+    "q_norm k_norm rope back ahead bias bias_step"
 )
 TAIL = Layout("weight bias")
 # One row of the answer: tokens of the pass. `start` is what "cls" takes, [begin, end) what is
