@@ -30,6 +30,14 @@ def cuda_tokens(num_tokens: int) -> int:
     return _up(num_tokens, 64 if num_tokens <= 512 else 256)
 
 
+SMALLEST_CUDA = 16
+
+
+def cuda_slots(num_seqs: int, num_rows: int) -> int:
+    """Powers of two that hold every sequence, a dummy one that owns the padding, and every row."""
+    return slots(max(num_seqs + 1, num_rows))
+
+
 def slots(num_rows: int) -> int:
     """Powers of two: places for sequences (or spans) in a graph's output."""
     return 1 << max(0, num_rows - 1).bit_length()

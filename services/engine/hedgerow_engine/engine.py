@@ -17,15 +17,26 @@ from typing import TypeVar
 
 import numpy as np
 
-from hedgerow_engine.executor import Device, Executor, Pending, Ready, Stepped
+from hedgerow_engine.executor import (
+    Device,
+    Executor,
+    Pass,
+    Pending,
+    Prioritised,
+    Ready,
+    Stepped,
+    Warming,
+)
 from hedgerow_engine.lazy import LazyTensor
-from hedgerow_engine.outputs import finish
+from hedgerow_engine.outputs import finish, finite
 from hedgerow_shared.errors import BadInputError, HedgerowError, RowError
 from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import TASKS, Lane, RaggedBatch, Row, StepOutput, Task, check
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
+Wait = Callable[[Callable[[], None]], None]
+_IDLE_S = 0.25
 
 
 class EngineThread:
@@ -39,6 +50,7 @@ class EngineThread:
         self._urgent: deque[Callable[[], None]] = deque()
         self._bulk: deque[Callable[[], None]] = deque()
         self._closed = False
+        self._idle: deque[Callable[[], bool]] = deque()
         self._thread = threading.Thread(target=self._run, name="hedgerow-engine", daemon=True)
         self._thread.start()
 
@@ -67,6 +79,15 @@ class EngineThread:
         self.submit(run)
         return future.result()
 
+    def when_idle(self, job: Callable[[], bool]) -> None:
+        """Run `job` again and again while nothing is queued, until it answers False. It should
+        take tens of milliseconds at most: a query may come while it runs."""
+        self.call(lambda: self._idle.append(job))
+
+    def stop_idling(self) -> None:
+        """Forget the idle jobs: the host is about to close."""
+        self.call(self._idle.clear)
+
     def run_urgent(self) -> None:
         """Run what is queued in the query and rerank lanes now; on the engine thread, between
         two layers of a bulk batch. Their tokens later wake the thread for nothing."""
@@ -83,12 +104,27 @@ class EngineThread:
     def _run(self) -> None:
         with self._device.scope():
             while True:
-                self._tokens.get()
+                self._next_token()
                 lane = self._urgent or self._bulk
                 if lane:
                     self._guarded(lane.popleft())
                 elif self._closed:
                     return
+
+    def _next_token(self) -> None:
+        while self._idle:
+            try:
+                self._tokens.get(timeout=_IDLE_S)
+            except queue.Empty:
+                self._guarded(self._one_idle_job)
+                continue
+            return
+        self._tokens.get()
+
+    def _one_idle_job(self) -> None:
+        job = self._idle.popleft()  # gone for good if it raises
+        if job():
+            self._idle.append(job)
 
     def _guarded(self, job: Callable[[], None]) -> None:
         try:
@@ -104,6 +140,7 @@ class EngineCounters:
     tokens: int = 0
     rows_failed: int = 0
     steps_failed: int = 0
+    batches_isolated: int = 0
 
 
 class Engine:
@@ -114,16 +151,19 @@ class Engine:
         card: ModelCard,
         executor: Executor,
         thread: EngineThread,
-        waiter: Callable[[Callable[[], None]], None] | None,
+        waiter: Wait | None,
         *,
         fingerprint: str,
         quantized: bool,
+        bulk_waiter: Wait | None = None,
     ) -> None:
         self.card = card
         self.fingerprint = fingerprint
         self._executor = executor
         self._thread = thread
         self._waiter = waiter
+        # Bulk passes end in their own order: a query must not wait behind one to be noticed.
+        self._bulk_waiter = bulk_waiter or waiter
         self._quantized = quantized
         self._counters = EngineCounters()
 
@@ -153,6 +193,11 @@ class Engine:
         self._thread.submit(lambda: self._launch(batch, refused, lazy, bulk), bulk=bulk)
         return lazy
 
+    def prepare_while_idle(self) -> None:
+        """Let an executor that wants to prepare shapes do so while nothing is queued."""
+        if isinstance(self._executor, Warming):
+            self._thread.when_idle(self._executor.warm_next)
+
     def close(self) -> None:
         """Give back what the executor holds; on the engine thread, when nothing is in flight."""
         self._executor.close()
@@ -168,6 +213,7 @@ class Engine:
             "tokens": c.tokens,
             "rows_failed": c.rows_failed,
             "steps_failed": c.steps_failed,
+            "batches_isolated": c.batches_isolated,
             **self._executor.stats(),
         }
 
@@ -209,10 +255,7 @@ class Engine:
             if part is None:
                 self._settle(lazy, StepOutput([refused[i] for i in range(batch.num_seqs)]))
                 return
-            asked = {s.task for s in part.outputs}
-            heads: tuple[Task, ...] = tuple(task for task in TASKS if task in asked)
-            pending = self._in_steps(part) if bulk else None
-            pending = pending or self._executor.launch(part, heads)
+            pending = self._start(part, heads_of(part), bulk)
         except Exception as error:  # noqa: BLE001 - becomes the answer of this step
             self._fail(lazy, error)
             return
@@ -223,10 +266,18 @@ class Engine:
         def wait() -> None:
             self._collect(part, kept, refused, pending, lazy)
 
-        if self._waiter is None:
+        waiter = self._bulk_waiter if bulk else self._waiter
+        if waiter is None:
             wait()
         else:
-            self._waiter(wait)
+            waiter(wait)
+
+    def _start(self, batch: RaggedBatch, heads: tuple[Task, ...], bulk: bool) -> Pending:
+        if not bulk:
+            return self._executor.launch(batch, heads)
+        if isinstance(self._executor, Prioritised):
+            return self._executor.launch_bulk(batch, heads)
+        return self._in_steps(batch) or self._executor.launch(batch, heads)
 
     def _in_steps(self, batch: RaggedBatch) -> Pending | None:
         """Run a bulk batch a layer at a time and let queries through between two layers."""
@@ -245,24 +296,69 @@ class Engine:
         pending: Pending,
         lazy: LazyTensor,
     ) -> None:
+        def done(output: StepOutput) -> None:
+            self._settle(lazy, output if kept is None else with_refused(output, kept, refused))
+
         try:
-            output = finish(
-                batch, pending.wait(), normalize=self.card.normalize, quantized=self._quantized
-            )
+            answer = pending.wait()
+            poisoned = self._waiter is not None and batch.num_seqs > 1 and not finite(answer)
+            output = None if poisoned else self._finish(batch, answer)
         except Exception as error:  # noqa: BLE001 - becomes the answer of this step
             self._fail(lazy, error)
             return
         finally:
             # `finish` copies every row it gives out.
             pending.release()
-        if kept is not None:
-            rows: list[Row] = [
-                refused.get(i, RowError("lost")) for i in range(len(refused) + len(kept))
-            ]
-            for i, row in zip(kept, output.rows, strict=True):
-                rows[i] = row
-            output = StepOutput(rows)
-        self._settle(lazy, output)
+        if output is not None:
+            done(output)
+            return
+        self._counters.batches_isolated += 1
+        logger.warning("a batch of %d held a number that is not finite: one by one", batch.num_seqs)
+        self._one_by_one(batch, [], done, lazy)
+
+    def _finish(self, batch: RaggedBatch, answer: Pass) -> StepOutput:
+        return finish(batch, answer, normalize=self.card.normalize, quantized=self._quantized)
+
+    def _one_by_one(
+        self,
+        batch: RaggedBatch,
+        rows: list[Row],
+        done: Callable[[StepOutput], None],
+        lazy: LazyTensor,
+    ) -> None:
+        """Run each sequence alone, one at a time: on a GPU a NaN reaches its neighbours' rows
+        through whole tiles, so only a lone run says whose it is."""
+        if len(rows) == batch.num_seqs:
+            done(StepOutput(rows))
+            return
+        others = dict.fromkeys(set(range(batch.num_seqs)) - {len(rows)}, RowError("left out"))
+        alone, _ = without(batch, dict(others))
+        assert alone is not None, "one sequence stays"
+        waiter = self._bulk_waiter
+        assert waiter is not None, "only devices that answer later come here"
+
+        def collect(pending: Pending) -> None:
+            try:
+                rows.extend(self._finish(alone, pending.wait()).rows)
+            except Exception as error:  # noqa: BLE001 - becomes the answer of this step
+                self._fail(lazy, error)
+                return
+            finally:
+                pending.release()
+            self._one_by_one(batch, rows, done, lazy)
+
+        def launch() -> None:
+            try:
+                pending = self._start(alone, heads_of(alone), True)
+            except Exception as error:  # noqa: BLE001 - becomes the answer of this step
+                self._fail(lazy, error)
+                return
+            waiter(lambda: collect(pending))
+
+        try:
+            self._thread.submit(launch, bulk=True)
+        except HedgerowError as error:
+            self._fail(lazy, error)
 
     def _settle(self, lazy: LazyTensor, output: StepOutput) -> None:
         self._counters.rows_failed += sum(isinstance(r, HedgerowError) for r in output.rows)
@@ -273,6 +369,22 @@ class Engine:
         logger.error("step failed: %s: %s", type(error).__name__, error, exc_info=error)
         known = error if isinstance(error, HedgerowError) else None
         lazy.settle(None, known or HedgerowError(f"the engine failed: {type(error).__name__}"))
+
+
+def heads_of(batch: RaggedBatch) -> tuple[Task, ...]:
+    """The tasks that any sequence of the batch wants, in one fixed order."""
+    asked = {s.task for s in batch.outputs}
+    return tuple(task for task in TASKS if task in asked)
+
+
+def with_refused(
+    output: StepOutput, kept: list[int], refused: dict[int, HedgerowError]
+) -> StepOutput:
+    """The rows of the sequences that ran, and the errors of those that did not, in order."""
+    rows: list[Row] = [refused.get(i, RowError("lost")) for i in range(len(refused) + len(kept))]
+    for i, row in zip(kept, output.rows, strict=True):
+        rows[i] = row
+    return StepOutput(rows)
 
 
 def without(

@@ -19,6 +19,8 @@ from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import RaggedBatch, Task
 
 Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.int8]
+Bits = npt.NDArray[np.uint8]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Pass:
     pooled: float32 [num_rows, dimension], before a final Normalize. A sequence with spans has
         one row per span, every other sequence one
     unit: float32 [num_rows, dimension], `pooled` scaled to length 1; None lets the host do it
+    int8, bits: int8 [num_rows, dimension] and uint8 [num_rows, ceil(dimension / 8)], `unit` as
+        int8 and binary outputs; None lets the host make them
     logits: float32 [num_seqs, num_labels]
     sparse_rows: float32 [num_seqs, vocab_size]
     token_weights: float32 [num_tokens], a sparse weight for each token of the batch
@@ -37,6 +41,8 @@ class Pass:
 
     pooled: Floats | None = None
     unit: Floats | None = None
+    int8: Bytes | None = None
+    bits: Bits | None = None
     logits: Floats | None = None
     sparse_rows: Floats | None = None
     token_weights: Floats | None = None
@@ -118,6 +124,24 @@ class Stepped(Protocol):
     """An executor that can pause between layers, so that a query overtakes a running batch."""
 
     def begin(self, batch: RaggedBatch) -> SteppedPass: ...
+
+
+@runtime_checkable
+class Prioritised(Protocol):
+    """An executor that runs bulk batches beside queries, where queries overtake them."""
+
+    def launch_bulk(self, batch: RaggedBatch, heads: tuple[Task, ...]) -> Pending:
+        """`launch` on the low priority."""
+        ...
+
+
+@runtime_checkable
+class Warming(Protocol):
+    """An executor that has shapes to prepare while nothing else is to do."""
+
+    def warm_next(self) -> bool:
+        """Prepare one shape, some 50 ms of work; False when none is left."""
+        ...
 
 
 class Device(Protocol):

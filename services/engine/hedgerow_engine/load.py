@@ -32,7 +32,8 @@ class EngineHost:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._thread = EngineThread(device)
-        self._waiter = None if device.synchronous else Waiter()
+        # Queries and bulk passes end in their own order each, so each has its waiter.
+        self._waiters = None if device.synchronous else (Waiter(), Waiter())
         self._engines: dict[str, Engine] = {}
         self.engines: Mapping[str, Engine] = MappingProxyType(self._engines)
 
@@ -53,15 +54,18 @@ class EngineHost:
 
     def load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
         """Load one model on the engine thread. Raises StartupError of one line."""
-        return self._thread.call(lambda: self._load(spec, settings, log))
+        engine = self._thread.call(lambda: self._load(spec, settings, log))
+        engine.prepare_while_idle()
+        return engine
 
     def close(self) -> None:
         """Finish the queued batches and give the device back."""
+        self._thread.stop_idling()
         for engine in self._engines.values():
             self._thread.call(engine.close)
         self._thread.close()
-        if self._waiter is not None:
-            self._waiter.close()
+        for waiter in self._waiters or ():
+            waiter.close()
         self._device.close()
 
     def _load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
@@ -70,11 +74,13 @@ class EngineHost:
         _check_memory(weights)
         _check_tokenizer(card)
         executor = self._device.build(card, weights)
+        waits = self._waiters
         engine = Engine(
             card,
             executor,
             self._thread,
-            None if self._waiter is None else self._waiter.submit,
+            None if waits is None else waits[0].submit,
+            bulk_waiter=None if waits is None else waits[1].submit,
             fingerprint=engine_fingerprint(card, weights, executor.dtype, executor.numerics),
             quantized=is_quantized(card),
         )

@@ -45,6 +45,19 @@ def finish(
     return StepOutput([_present(row) for row in rows])
 
 
+def finite(answer: Pass) -> bool:
+    """True when every number of a pass is one; sums see any NaN or infinity."""
+    arrays = (
+        answer.pooled,
+        answer.logits,
+        answer.sparse_rows,
+        answer.token_weights,
+        answer.token_vectors,
+    )
+    with np.errstate(all="ignore"):
+        return all(a is None or bool(np.isfinite(a.sum(dtype=np.float64))) for a in arrays)
+
+
 def unit_rows(rows: Floats) -> Floats:
     """Rows scaled to length 1; a zero row stays zero."""
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -89,8 +102,12 @@ def _embed(
                 part = answer.unit if everything else answer.unit[index]
             elif normalize:
                 part = unit_rows(part)
-            # After normalising, a model's own integers are gone: int8 needs its scale again.
-            arrays.append(cast(part, dtype, quantized=quantized and not normalize))
+            ready = _ready(answer, dtype) if normalize and dim == pooled.shape[1] else None
+            if ready is not None:
+                arrays.append(ready.copy() if everything else ready[index])
+            else:
+                # After normalising, a model's own integers are gone: int8 needs its scale again.
+                arrays.append(cast(part, dtype, quantized=quantized and not normalize))
     at = 0
     for i in members:
         width = slices[i].stop - slices[i].start
@@ -101,6 +118,11 @@ def _embed(
         else:
             rows[i] = tuple(a[at : at + width] for a in arrays)
         at += width
+
+
+def _ready(answer: Pass, dtype: DType) -> Array | None:
+    """Normalised rows as the device made them, for the types it made."""
+    return {"int8": answer.int8, "binary": answer.bits}.get(dtype)
 
 
 def _sparse(batch: RaggedBatch, answer: Pass, i: int) -> Row:

@@ -6,7 +6,7 @@ every step.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,15 @@ class Pooler(Protocol):
 
     def run(self, hidden_states: Tensor, mode: PoolingMode, slots: int) -> Tensor:
         """[num_tokens, width] -> float32 [slots, width]; rows past the planned ones are zero."""
+        ...
+
+
+@runtime_checkable
+class FinishingPooler(Protocol):
+    """A pooler whose one kernel also normalises, rounds to int8 and packs signs."""
+
+    def finish(self, hidden_states: Tensor, mode: PoolingMode) -> dict[str, Tensor]:
+        """-> the fields "pooled", "unit", "int8" and "bits" of `Pass`."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from hedgerow_engine import buckets
 from hedgerow_engine.attention.cpu import CpuAttention
 from hedgerow_engine.device.packed_ops import PackedOps, packed_works
 from hedgerow_engine.device.recorder import Plan, record
-from hedgerow_engine.executor import Floats, Pass, Ready
+from hedgerow_engine.executor import Pass, Ready
 from hedgerow_engine.graphs import CaptureError, GraphRunner, Key
 from hedgerow_engine.models.base import Model, ModelInputs
 from hedgerow_engine.models.registry import load_model
@@ -121,7 +122,7 @@ class PackedExecutor:
 
 def _to_host(outputs: Outputs, layout: Layout, first_token: int) -> Pass:
     """Views of the outputs, cut to the real rows, per-token ones put back in batch order."""
-    rows: dict[str, Floats] = {}
+    rows: dict[str, Any] = {}
     for name, tensor in outputs.items():
         array = tensor.numpy()
         if name in ("token_weights", "token_vectors"):

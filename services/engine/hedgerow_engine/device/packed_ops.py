@@ -127,6 +127,21 @@ class PackedOps:
         total = linear(x, residual)
         return self.norm(norm, total), total
 
+    def embed_norm(
+        self,
+        words: tuple[Tensor, Tensor],
+        positions: tuple[Tensor, Tensor] | None,
+        types: tuple[Tensor, Tensor] | None,
+        norm: Norm,
+    ) -> Tensor:
+        total = torch.embedding(*words).float()
+        for pair in (positions, types):
+            if pair is not None:
+                table, ids = pair
+                # A table of one row (a model without token types) needs no look-up.
+                total = total + (torch.embedding(table, ids) if table.shape[0] > 1 else table[0])
+        return self.norm(norm, total).to(self.dtype)
+
     def _ready(self, weight: RawTensor | Tensor) -> Tensor:
         tensor = wrap(weight) if isinstance(weight, RawTensor) else weight
         return tensor.to(self.dtype).contiguous()

@@ -127,3 +127,16 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """(norm(s), s) with s = linear(x) + residual."""
         ...
+
+    def embed_norm(
+        self,
+        words: tuple[Tensor, Tensor],
+        positions: tuple[Tensor, Tensor] | None,
+        types: tuple[Tensor, Tensor] | None,
+        norm: Norm,
+    ) -> Tensor:
+        """Rows of up to three tables summed in float32, normed, in the dtype of the products.
+
+        Each pair is a table [rows, width] and int32 [num_tokens].
+        """
+        ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from hedgerow_engine.attention.base import AttentionSpec, ScoreBias, attend
@@ -141,14 +140,10 @@ class Embeddings:
         self.norm = block.norm(norm, hidden)
 
     def forward(self, inputs: ModelInputs) -> Tensor:
-        total = torch.embedding(self.words, inputs.input_ids).float()
-        if self.positions is not None:
-            total = total + torch.embedding(self.positions, inputs.positions)
-        if self.types is not None and self.types.shape[0] > 1:
-            total = total + torch.embedding(self.types, inputs.token_types)
-        elif self.types is not None:
-            total = total + self.types[0]
-        return self.ops.norm(self.norm, total).to(self.ops.dtype)
+        positions = None if self.positions is None else (self.positions, inputs.positions)
+        types = None if self.types is None else (self.types, inputs.token_types)
+        words = (self.words, inputs.input_ids)
+        return self.ops.embed_norm(words, positions, types, self.norm)
 
 
 class BertEncoder:

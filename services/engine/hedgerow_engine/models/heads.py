@@ -10,7 +10,7 @@ from torch import Tensor
 from hedgerow_engine.layers.opaque import opaque
 from hedgerow_engine.layers.ops import Activation, Norm, Ops, activation_of
 from hedgerow_engine.models.base import ModelInputs
-from hedgerow_engine.pooling import pool
+from hedgerow_engine.pooling import FinishingPooler, pool
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard, Module, PoolingMode
@@ -25,8 +25,12 @@ class EmbedHead:
         self._modes: tuple[PoolingMode, ...] = card.pooling.modes
         self._steps = module_steps(card, ops)
         self._normalize = card.normalize
+        self._plain = card.normalize and not self._steps and len(self._modes) == 1
 
     def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
+        pooler = inputs.pooler
+        if self._plain and isinstance(pooler, FinishingPooler):
+            return pooler.finish(hidden_states, self._modes[0])
         parts = [pool(hidden_states, inputs.pooler, m, inputs.slots) for m in self._modes]
         rows = parts[0] if len(parts) == 1 else beside(*parts)
         for step in self._steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from hedgerow_engine.attention.base import AttentionSpec, attend
@@ -78,8 +77,8 @@ class ModernBertEncoder:
         self.full, self.local = (Rotary(p, dim, max_positions) for p in (full, local))
 
     def forward(self, inputs: ModelInputs) -> Tensor:
-        words = torch.embedding(self.words, inputs.input_ids).float()
-        hidden_states = self.ops.norm(self.embedding_norm, words).to(self.ops.dtype)
+        words = (self.words, inputs.input_ids)
+        hidden_states = self.ops.embed_norm(words, None, None, self.embedding_norm)
         full, local = self.full.at(inputs.positions), self.local.at(inputs.positions)
         for layer in self.layers:
             rotation = full if layer.spec.window is None else local

@@ -22,7 +22,8 @@ class BucketBias:
         length = q.shape[2]
         if self._square.shape[1] < length:
             # Distance decides, so a longer square holds all shorter ones.
-            self._square = self._table[_buckets(length, self._table.shape[0])].permute(2, 0, 1)
+            index = _buckets(length, self._table.shape[0]).to(self._table.device)
+            self._square = self._table[index].permute(2, 0, 1)
         return self._square[None, :, :length, :length]
 
 
@@ -54,8 +55,8 @@ class DisentangledBias:
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         n, heads, length, _ = q.shape
-        distance = self._distances(length)
-        total = torch.zeros(n, heads, length, length)
+        distance = self._distances(length).to(q.device)
+        total = torch.zeros(n, heads, length, length, device=q.device)
         if self._keys is not None:
             at = (distance + self._span).clamp(0, 2 * self._span - 1).expand(n, heads, -1, -1)
             total += torch.matmul(q, self._keys.transpose(1, 2)).gather(-1, at)
