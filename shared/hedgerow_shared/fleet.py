@@ -22,6 +22,7 @@ class FleetModel(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: of the engine's half (weights, pooling, dtype, numerics)
     gateway_fingerprint: of the gateway's half (tokenizer, prompts, lengths)
     dimension: numbers of an embedding; 0 for a pure scorer
+    canary: digest of what the worker made of known inputs; "" from one that has none
     """
 
     fingerprint: str
@@ -30,6 +31,7 @@ class FleetModel(msgspec.Struct, frozen=True, kw_only=True):
     max_seq_len: int
     task: Literal["embed", "score", "classify"]
     dtype: str
+    canary: str = ""
 
 
 class FleetEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,6 +97,8 @@ def _open_fake(settings: Settings, folders: Mapping[str, Path], limits: Mapping[
         raise_id=settings.fake_raise_id,
         kill_id=settings.fake_kill_id,
         hang_id=settings.fake_hang_id,
+        version=settings.fake_version,
+        skew=settings.fake_skew,
     )
     return FakeHost(cards, fake)
 

@@ -30,13 +30,19 @@ _log = logging.getLogger("hedgerow.worker")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSettings:
     """ms_per_4096: cost in proportion to tokens; floor_ms: least cost of a step. A step that
-    holds one of the ids (-1: none) raises, kills the process, or never ends."""
+    holds one of the ids (-1: none) raises, kills the process, or never ends.
+
+    version: the engine's fingerprint
+    skew: added to each number of a vector before it is scaled to length 1: a broken machine
+    """
 
     ms_per_4096: float = 16.0
     floor_ms: float = 2.0
     raise_id: int = -1
     kill_id: int = -1
     hang_id: int = -1
+    version: str = "fake"
+    skew: float = 0.0
 
     def seconds(self, num_tokens: int) -> float:
         return max(self.floor_ms, self.ms_per_4096 * num_tokens / 4096) / 1e3
@@ -115,7 +121,7 @@ class FakeEngine:
 
     def __init__(self, host: FakeHost, card: ModelCard) -> None:
         self.card = card
-        self.fingerprint = "fake"
+        self.fingerprint = host.settings.version
         self._host = host
         self._counts = {"batches": 0, "sequences": 0, "tokens": 0}
 
@@ -156,14 +162,18 @@ class FakeEngine:
             raise RuntimeError(f"token id {settings.raise_id} is poison")
 
     def _row(self, batch: RaggedBatch, index: int) -> Row:
-        spec, ids = batch.outputs[index], batch.sequence(index)
+        spec, ids, skew = batch.outputs[index], batch.sequence(index), self._host.settings.skew
         if spec.task != "embed":
-            return (fake_vector(ids, max(self.card.num_labels, 1)),)
-        return tuple(_as(array, dtype) for array, dtype in _wanted(spec, ids, self.card.dimension))
+            return (fake_vector(ids, max(self.card.num_labels, 1)) + np.float32(skew),)
+        vector = fake_vector(ids, self.card.dimension)
+        if skew:
+            vector = vector + np.float32(skew)
+            vector = vector / np.linalg.norm(vector)
+        return tuple(_as(array, dtype) for array, dtype in _wanted(spec, vector))
 
 
-def _wanted(spec: OutputSpec, ids: Array, full: int) -> list[tuple[Array, DType]]:
-    vector = fake_vector(ids, full)
+def _wanted(spec: OutputSpec, vector: Array) -> list[tuple[Array, DType]]:
+    full = vector.shape[0]
     found: list[tuple[Array, DType]] = []
     for dtype, dimension in spec.wanted(full):
         prefix = vector[:dimension]

@@ -9,14 +9,17 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from hedgerow_scheduler.bulk import BulkLane
-from hedgerow_scheduler.cost import attention_cost
-from hedgerow_scheduler.intake import Intake, Served
+from hedgerow_scheduler.canary import Canary, canaries
+from hedgerow_scheduler.facts import describe, facts
+from hedgerow_scheduler.intake import Intake
 from hedgerow_scheduler.packer import Packer
-from hedgerow_scheduler.ports import Engine, Host
+from hedgerow_scheduler.ports import Host
 from hedgerow_scheduler.replies import Held, Replies
+from hedgerow_scheduler.rollcall import Entry, RollCall
 from hedgerow_scheduler.settings import Settings
 from hedgerow_scheduler.warmup import warm_up
 from hedgerow_scheduler.watchdog import Watchdog
@@ -49,7 +52,7 @@ class Service:
         self._online: list[Subscription] = []
         self._bulk: BulkLane | None = None
         self._buses: list[Bus] = []
-        self._models = {alias: _describe(engine) for alias, engine in host.engines.items()}
+        self._models = {alias: describe(engine) for alias, engine in host.engines.items()}
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit code. Raises StartupError before that."""
@@ -59,6 +62,7 @@ class Service:
         if self._settings.bulk == "on":
             await self._build_bulk()
         await asyncio.to_thread(warm_up, self._host.engines, self._settings.budget_tokens)
+        self._show(await asyncio.to_thread(canaries, self._host.engines))
         live = asyncio.create_task(self._live())
         await asyncio.wait({live, self._failed}, return_when=asyncio.FIRST_COMPLETED)
         if not self._failed.done():
@@ -98,7 +102,7 @@ class Service:
             on_dead=self._engine_dead,
             on_stall=self._stalled,
         )
-        self._served = {alias: self._facts(alias, engine) for alias, engine in host.engines.items()}
+        self._served = {alias: facts(engine) for alias, engine in host.engines.items()}
         self._intake = Intake(
             self._served,
             worker,
@@ -132,6 +136,15 @@ class Service:
             clock=time.monotonic,
         )
 
+    def _show(self, shown: Mapping[str, Canary]) -> None:
+        """What this worker announces of its models from now on, and compares with others."""
+        entries = {a: Entry(self._models[a].fingerprint, canary) for a, canary in shown.items()}
+        mixed = self._settings.allow_mixed_fleet
+        self._roll_call = RollCall(self._bus, self._id, entries, allow_mixed=mixed)
+        engines = self._host.engines
+        self._models = {a: describe(engines[a], canary) for a, canary in shown.items()}
+        self._micro.metadata = fleet.metadata(self._id, self._models)
+
     async def _live(self) -> int:
         await self._join()
         ticking = asyncio.create_task(self._tick())
@@ -146,6 +159,8 @@ class Service:
 
     async def _join(self) -> None:
         try:
+            await self._roll_call.check()
+            self._roll_call.serving = True
             for alias in self._models:
                 await self._listen(subjects.worker_chunk(self._id, alias))
             for alias in self._models:
@@ -208,11 +223,6 @@ class Service:
         message = fleet.FleetEvent(event=event, worker=self._id, models=self._models)
         self._bus.publish_nowait(subjects.FLEET, fleet.encode_event(message))
 
-    def _facts(self, alias: str, engine: Engine) -> Served:
-        ours, theirs = engine.fingerprint, self._models[alias].gateway_fingerprint
-        versions = frozenset((ours, theirs, f"{theirs}:{ours}"))
-        return Served(engine, engine.card.dimension, versions, attention_cost(engine.card))
-
     def _stats(self) -> dict[str, Any]:
         snapshot = self._worker.snapshot()
         counts = self._worker.figures.counts
@@ -272,15 +282,3 @@ class Service:
         _log.error("worker %s ends: %s", self._id, reason)
         self._failed.set_result(code)
         self._worker.abandon(WorkerLostError(f"worker {self._id} went down: {reason}"))
-
-
-def _describe(engine: Engine) -> fleet.FleetModel:
-    card = engine.card
-    return fleet.FleetModel(
-        fingerprint=engine.fingerprint,
-        gateway_fingerprint=card.gateway_fingerprint(),
-        dimension=card.dimension,
-        max_seq_len=engine.max_seq_len,
-        task="embed" if not card.is_scorer else "score" if card.num_labels == 1 else "classify",
-        dtype=engine.dtype,
-    )

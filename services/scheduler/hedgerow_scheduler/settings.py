@@ -49,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backlog_tokens: Count = 65_536
     depth: Annotated[int, msgspec.Meta(ge=1, le=8)] = 2
 
+    allow_mixed_fleet: bool = False
     drain_s: Seconds = 30.0
     hung_s: Seconds = 120.0
     die_with_parent: bool = False
@@ -60,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fake_raise_id: int = -1
     fake_kill_id: int = -1
     fake_hang_id: int = -1
+    fake_version: str = "fake"
+    fake_skew: float = 0.0
 
     __help__: ClassVar[Mapping[str, str]] = {
         "model": "ALIAS=WHERE: a folder, an installed package or a hub id; repeatable",
@@ -89,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "fill": "fill online batches up with bulk: on, off, or auto (on where there is a GPU)",
         "backlog_tokens": "refuse work (429) that would find more than this before it",
         "depth": "batches on the device at once: one runs, the rest are queued",
+        "allow_mixed_fleet": "join although workers of the same model compute something else",
         "drain_s": "after SIGTERM: time to finish what was accepted",
         "hung_s": "a step that takes longer ends the process, for its supervisor to restart",
         "die_with_parent": "drain when the process that started this one ends",
@@ -99,6 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "fake_raise_id": "--device fake: a step with this token id raises",
         "fake_kill_id": "--device fake: a step with this token id kills the process",
         "fake_hang_id": "--device fake: a step with this token id never ends",
+        "fake_version": "--device fake: its fingerprint",
+        "fake_skew": "--device fake: how far its vectors are from those of others",
     }
 
     def bus_options(self, worker_id: str, use: str = "") -> BusOptions:
