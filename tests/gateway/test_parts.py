@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from hedgerow_gateway.latency import Latencies
 from hedgerow_gateway.limits import Gate
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_gateway.models import open_models
-from hedgerow_gateway.pool import INLINE_CHARS, SLICE_CHARS, SlicePool, slices
+from hedgerow_gateway.pool import SLICE_CHARS, SlicePool, slices
 from hedgerow_gateway.tokenizer import open_tokenizer
 from hedgerow_shared.bus import Message
 from hedgerow_shared.errors import BadInputError, OverloadedError, StartupError, TooLargeError
@@ -57,15 +56,13 @@ async def test_small_requests_stay_on_the_loop_and_large_ones_leave_it(toy_folde
 
 async def test_a_large_request_leaves_the_loop_to_others(toy_folders):
     tokenizer = open_tokenizer(read_card(toy_folders["wordpiece"]), log=print)
-    pool, longest = SlicePool(1), 0.0
-    texts = ["some ordinary words of a document " * 30] * 500
-    assert len(texts[0]) < INLINE_CHARS
+    pool, turns = SlicePool(1), 0
+    texts = ["some ordinary words of a document " * 30] * 1000
     big = asyncio.ensure_future(pool.encode(texts, lambda t: tokenizer.encode(t, limit=64)))
     while not big.done():
-        began = time.perf_counter()
         await asyncio.sleep(0.001)
-        longest = max(longest, time.perf_counter() - began)
-    assert longest < 0.25, f"the loop stood still for {longest:.3f} s"
+        turns += 1
+    assert turns > len(list(slices(texts)))
     pool.close()
 
 
