@@ -68,11 +68,16 @@ async def _serve(settings: Settings) -> int:
     gateway_id = settings.gateway_id or secrets.token_hex(4)
     _log.debug("settings: %s", describe(settings))
     models = open_models(settings.model, settings.max_seq_len, log=_log.info)
-    bus = await Bus.connect(settings.bus_options(gateway_id), on_closed=closed.set)
+    buses = [await Bus.connect(settings.bus_options(gateway_id), on_closed=closed.set)]
+    bus, bulk_bus = buses[0], None
     try:
-        gateway = await Gateway.start(settings, models, bus, gateway_id)
+        if settings.bulk == "on":
+            options = settings.bus_options(gateway_id, "bulk")
+            bulk_bus = await Bus.connect(options, on_closed=closed.set)
+            buses.append(bulk_bus)
+        gateway = await Gateway.start(settings, models, bus, gateway_id, bulk_bus)
     except BaseException:
-        await bus.close()
+        await _close(buses)
         raise
     _log.info(
         "gateway %s %s listens on http://%s:%d and on %s",
@@ -91,9 +96,14 @@ async def _serve(settings: Settings) -> int:
             loop.add_signal_handler(number, lambda: os._exit(128 + signal.SIGTERM))
         _log.info("gateway %s drains", gateway_id)
     await gateway.drain()
-    await bus.close()
+    await _close(buses)
     _log.info("gateway %s stopped", gateway_id)
     return EXIT_BUS if closed.is_set() else 0
+
+
+async def _close(buses: list[Bus]) -> None:
+    for bus in buses:
+        await bus.close()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import msgspec
 from aiohttp import web
 
 from hedgerow_gateway.bodies import encode
+from hedgerow_gateway.bulk.faces import add_bulk, endpoints
+from hedgerow_gateway.bulk.lane import Bulk
 from hedgerow_gateway.call import Call
 from hedgerow_gateway.core import Core
 from hedgerow_gateway.dispatch import Dispatcher
@@ -33,6 +35,7 @@ from hedgerow_gateway.routes.openapi import add_openapi
 from hedgerow_gateway.routes.rerank import add_rerank
 from hedgerow_gateway.routes.tokenize import add_tokenize
 from hedgerow_gateway.settings import Settings
+from hedgerow_gateway.tokenizer import selfcheck
 from hedgerow_shared import __version__, micro, subjects
 from hedgerow_shared.bus import Bus
 from hedgerow_shared.errors import StartupError
@@ -46,7 +49,14 @@ _DRAIN_POLL_S = 0.01
 class Gateway:
     """One process's gateway. Make it with `start`; `drain` ends it without losing a request."""
 
-    def __init__(self, settings: Settings, models: Models, bus: Bus, gateway_id: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        models: Models,
+        bus: Bus,
+        gateway_id: str,
+        bulk_bus: Bus | None = None,
+    ) -> None:
         self.id, self._settings, self._models, self._bus = gateway_id, settings, models, bus
         loop = asyncio.get_running_loop()
         times = {"ttl_s": settings.ttl_s, "max_ttl_s": settings.max_ttl_s}
@@ -62,6 +72,7 @@ class Gateway:
         )
         self._core = Core(models, self._dispatcher, self._pool, self._metrics, settings.rules())
         self._rerank = Rerank(self._core, gateway_id)
+        self._bulk = None if bulk_bus is None else self._make_bulk(bulk_bus)
         self._front = HttpFront(self._gate, self._metrics, gateway_id, **times)
         self._nats = NatsFace(
             bus, self._gate, self._metrics, reply_prefix=settings.reply_prefix, **times
@@ -79,11 +90,21 @@ class Gateway:
 
     @classmethod
     async def start(
-        cls, settings: Settings, models: Models, bus: Bus, gateway_id: str = ""
+        cls,
+        settings: Settings,
+        models: Models,
+        bus: Bus,
+        gateway_id: str = "",
+        bulk_bus: Bus | None = None,
     ) -> Gateway:
-        """Answer on the bus and over HTTP. Raises StartupError (one line) if it cannot."""
-        gateway = cls(settings, models, bus, gateway_id or secrets.token_hex(4))
+        """Answer on the bus and over HTTP. Raises StartupError (one line) if it cannot.
+
+        bulk_bus: a second connection, for jobs; None = take none
+        """
+        gateway = cls(settings, models, bus, gateway_id or secrets.token_hex(4), bulk_bus)
         await gateway.fleet.start()
+        if gateway._bulk is not None:
+            gateway._bulk.streams.start()
         endpoints = gateway._endpoints()
         await gateway._nats.start(endpoints)
         await gateway._listen()
@@ -125,6 +146,8 @@ class Gateway:
             await asyncio.sleep(_DRAIN_POLL_S)
         await self._runner.cleanup()
         await self.fleet.stop()
+        if self._bulk is not None:
+            await self._bulk.streams.stop()
         self._pool.close()
 
     def _web(self) -> web.Application:
@@ -134,6 +157,8 @@ class Gateway:
         add_openai(app, self._front, self._core, self._catalog)
         add_rerank(app, self._front, self._rerank)
         add_tokenize(app, self._front, self._core)
+        if self._bulk is not None:
+            add_bulk(app, self._front, self._bulk)
         add_health(app, self._front, self._readiness)
         add_metrics(app, self._metrics)
         add_openapi(app, self._front)
@@ -169,7 +194,20 @@ class Gateway:
                 Endpoint("rerank", subjects.rerank(alias), alias, self._rerank.serve),
                 Endpoint("tokenize", subjects.tokenize(alias), alias, self._core.tokenize),
             ]
-        return found
+        return found if self._bulk is None else found + endpoints(self._bulk, self._models)
+
+    def _make_bulk(self, bus: Bus) -> Bulk:
+        def engines(alias: str) -> set[str]:
+            return {worker.models[alias].fingerprint for worker in self.fleet.serving(alias)}
+
+        return Bulk(
+            bus,
+            self._core,
+            engines=engines,
+            options=self._settings.stream_options(),
+            limits=self._settings.bulk_limits(),
+            gateway_id=self.id,
+        )
 
     async def _list(self, _: Mapping[str, Any], call: Call) -> tuple[str, list[bytes]]:
         return "", [encode(self._catalog(), call.form)]
@@ -212,6 +250,7 @@ class Gateway:
             "chunks": counts["chunks"],
             "chunk_retries": counts["retries"],
             "chunks_cancelled": counts["cancelled"],
+            **selfcheck.FIGURES,
         }
 
 

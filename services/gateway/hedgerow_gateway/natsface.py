@@ -26,7 +26,8 @@ Serve = Callable[[Mapping[str, Any], Call], Awaitable[tuple[str, list[bytes]]]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A subject and what serves it. alias: the model it names; None for `hedgerow.v1.models`."""
+    """A subject and what serves it. alias: the model it names; None for `hedgerow.v1.models`.
+    A subject that ends in `*` names a job there, which goes into the body."""
 
     route: str
     subject: str
@@ -115,6 +116,8 @@ class NatsFace:
                 max_reply_bytes=self._bus.max_message_bytes,
             )
             body = decode(message.data, form) if message.data or endpoint.alias else {}
+            if endpoint.subject.endswith(".*"):
+                body["job"] = message.subject.rpartition(".")[2]
             model, pieces = await endpoint.serve(body, call)
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             check_reply(len(data), call)

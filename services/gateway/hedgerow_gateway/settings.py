@@ -7,8 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from hedgerow_gateway.bulk.streams import StreamOptions
 from hedgerow_gateway.dispatch import DispatchOptions
 from hedgerow_gateway.schema import Rules
+from hedgerow_gateway.splitter import ChunkLimits
 from hedgerow_shared.bus import BusOptions
 from hedgerow_shared.subjects import INBOXES
 
@@ -51,6 +53,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     attempt_unknown_s: Seconds = 10.0
     window_tokens: Count = 16_384
     fleet_poll_s: Seconds = 2.0
+    cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    bulk: Literal["on", "off"] = "on"
+    bulk_chunk_sequences: Count = 8
+    bulk_chunk_tokens: Count = 4096
+    bulk_ack_wait_s: Annotated[float, msgspec.Meta(ge=1)] = 15.0
+    bulk_max_bytes: Count = 1 << 30
+    bulk_result_max_bytes: Count = 4 << 30
+    bulk_max_age_s: Seconds = 7 * 86_400.0
+    bulk_result_max_age_s: Seconds = 7 * 86_400.0
+    bulk_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
 
     drain_s: Seconds = 30.0
     drain_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -86,6 +99,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "attempt_unknown_s": "the same before anything is known of this model's latency",
         "window_tokens": "tokens of one request in flight, for each worker of its model",
         "fleet_poll_s": "how often workers are looked for",
+        "cache_mb": "megabytes for vectors of texts that were asked before; 0: none are kept",
+        "bulk": "off: take no jobs (they need a NATS server with JetStream)",
+        "bulk_chunk_sequences": "texts in one piece of a job; 16 where every write is synced",
+        "bulk_chunk_tokens": "tokens in one; 8192 where every write is synced",
+        "bulk_ack_wait_s": "a worker that is silent about a piece loses it to another one then",
+        "bulk_max_bytes": "of pieces that wait; over it jobs are answered 503",
+        "bulk_result_max_bytes": "of results that nobody released; over it workers wait",
+        "bulk_max_age_s": "a piece that no worker took for this long is dropped",
+        "bulk_result_max_age_s": "results and the record of a job are kept this long",
+        "bulk_replicas": "copies of each stream in a cluster of NATS servers",
         "drain_s": "after SIGTERM: time to finish what was accepted",
         "drain_delay_s": "after SIGTERM: keep accepting this long while /health/ready says 503",
         "die_with_parent": "drain when the process that started this one ends",
@@ -93,10 +116,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "log_json": "log one JSON object per line",
     }
 
-    def bus_options(self, gateway_id: str) -> BusOptions:
+    def bus_options(self, gateway_id: str, use: str = "") -> BusOptions:
+        """use: what this connection is for, when it is not the first one."""
         return BusOptions(
             url=self.nats_url,
-            name=f"hedgerow-gateway-{gateway_id}",
+            name=f"hedgerow-gateway-{gateway_id}{use and f'-{use}'}",
             user=self.nats_user,
             password=self.nats_password,
             credentials=self.nats_credentials,
@@ -112,6 +136,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             attempt_unknown_s=self.attempt_unknown_s,
             window_tokens=self.window_tokens,
         )
+
+    def stream_options(self) -> StreamOptions:
+        return StreamOptions(
+            replicas=self.bulk_replicas,
+            max_bytes=self.bulk_max_bytes,
+            result_max_bytes=self.bulk_result_max_bytes,
+            max_age_s=self.bulk_max_age_s,
+            result_max_age_s=self.bulk_result_max_age_s,
+            ack_wait_s=self.bulk_ack_wait_s,
+        )
+
+    def bulk_limits(self) -> ChunkLimits:
+        return ChunkLimits(self.bulk_chunk_sequences, self.bulk_chunk_tokens)
 
     def rules(self) -> Rules:
         return Rules(native_ids=self.token_ids == "native", max_inputs=self.max_inputs)

@@ -38,6 +38,10 @@ class JetStreamError(HedgerowError):
         self.err_code, self.server_status = err_code, status
 
 
+class NoStreamError(StorageError):
+    """There is no such stream."""
+
+
 class SequenceConflictError(JetStreamError):
     """Somebody stored something else under this subject first, or stored this already."""
 
@@ -116,13 +120,11 @@ class JetStream:
 
         subjects: a filter; the state then counts messages by subject
         """
+        body = {"subjects_filter": subjects} if subjects else None
         try:
-            body = {"subjects_filter": subjects} if subjects else None
             return await self.call(f"STREAM.INFO.{stream}", body)
-        except JetStreamError as error:
-            if error.err_code == NO_STREAM:
-                return None
-            raise
+        except NoStreamError:
+            return None
 
     async def purge(self, stream: str, *, subject: str, before_seq: int = 0) -> int:
         """Delete a stream's messages of a subject (all, or those before a sequence)."""
@@ -220,6 +222,8 @@ def _object(data: bytes, name: str) -> dict[str, Any]:
     text = f"{name}: {error.get('description', 'refused')}"
     if code in WRONG_SEQUENCE:
         raise SequenceConflictError(text, code, status)
+    if code == NO_STREAM:
+        raise NoStreamError(text)
     if status == 503:
         raise StorageError(text)
     raise JetStreamError(text, code, status)

@@ -17,12 +17,13 @@ from hedgerow_gateway.schema import Encoding
 from hedgerow_shared.bus.jetstream import Stored
 from hedgerow_shared.errors import BadChunkError, HedgerowError
 from hedgerow_shared.jobs import RowId, decode_result
-from hedgerow_shared.ragged import Row, width_bytes
+from hedgerow_shared.ragged import DType, Row
 from hedgerow_shared.wire import decode_reply
 
 _ROWS_PER_PIECE = 64
 _NUMPY = {"float32": "<f4", "float16": "<f2", "int8": "|i1", "binary": "|u1"}
-_JSON_BYTES = {"float": 11.0, "base64": 4 / 3}
+# Bytes of JSON for a byte of the array.
+_GROWTH = {"float32": 11 / 4, "float16": 11 / 2, "int8": 5.0, "binary": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,9 @@ def read(stored: Stored) -> Result:
     return Result(stored.seq, reply.fingerprint, message.ids, seen, used, reply.rows)
 
 
-def raw_bytes(job: Job, dimension: int, answer_bytes: int, encoding: Encoding | None) -> int:
+def raw_bytes(dtype: DType, answer_bytes: int, encoding: Encoding | None) -> int:
     """Bytes of stored results that fit into an answer of a size. encoding None: msgpack."""
-    growth = 1.0
-    if encoding is not None:
-        width = job.dimensions or dimension
-        numbers = len(range(0, width, 8)) if job.dtype == "binary" else width
-        each = _JSON_BYTES[encoding]
-        size = numbers * each if encoding == "float" else width_bytes(job.dtype, width) * each
-        growth = size / width_bytes(job.dtype, width)
+    growth = 1.0 if encoding is None else 4 / 3 if encoding == "base64" else _GROWTH[dtype]
     return int(answer_bytes * 0.8 / growth)
 
 

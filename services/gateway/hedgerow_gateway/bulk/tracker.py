@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hedgerow_gateway.bulk.progress import Progress, Rate, decode, encode, kind_of
 from hedgerow_shared import subjects
 from hedgerow_shared.bus.jetstream import JetStream
-from hedgerow_shared.bus.jetstream_kv import Bucket, SequenceConflictError
+from hedgerow_shared.bus.jetstream_kv import Bucket, Entry, SequenceConflictError
 from hedgerow_shared.bus.jetstream_pull import Delivery, Pull
 from hedgerow_shared.errors import BadChunkError, HedgerowError, StorageError
 from hedgerow_shared.jobs import tally_of
@@ -62,7 +62,7 @@ class Tracker:
         async with followed.lock:
             await self._count(job, followed)
             if followed.progress.upto > followed.saved and not await self._save(job, followed):
-                raise StorageError(f"the progress of job {job} is kept by another gateway: again")
+                raise StorageError(f"another gateway just counted job {job}: ask again")
         return followed.progress
 
     def _follow(self, job: str) -> _Followed:
@@ -72,21 +72,20 @@ class Tracker:
             self._jobs.popitem(last=False)
         return followed
 
-    async def _add(self, job: str, followed: _Followed) -> None:
+    async def _count(self, job: str, followed: _Followed) -> None:
         """Read on from what is known. Another gateway may keep a checkpoint and let messages go
         while we read: then we begin again from its checkpoint."""
         entry = await self._bucket.get(_key(job))
-        kept = decode(entry.value) if entry else None
-        if kept is not None and kept.upto > followed.progress.upto:
+        kept = _progress(entry)
+        if kept.upto > followed.progress.upto:
             followed.progress = kept
         while True:
-            followed.revision = entry.revision if entry else 0
+            followed.revision, followed.saved = entry.revision if entry else 0, kept.upto
             await self._read(job, followed)
             entry = await self._bucket.get(_key(job))
             if (entry.revision if entry else 0) == followed.revision:
                 return
-            followed.progress = (decode(entry.value) if entry else None) or Progress()
-            followed.saved = followed.progress.upto
+            followed.progress = kept = _progress(entry)
 
     async def _read(self, job: str, followed: _Followed) -> None:
         stream, name = subjects.STREAM_RESULT, next(self._names)
@@ -143,77 +142,8 @@ class Tracker:
         return True
 
 
-def _add(self, job: str, followed: _Followed) -> None:
-        """Read on from what is known. Another gateway may keep a checkpoint and let messages go
-        while we read: then we begin again from its checkpoint."""
-        entry = await self._bucket.get(_key(job))
-        kept = decode(entry.value) if entry else None
-        if kept is not None and kept.upto > followed.progress.upto:
-            followed.progress = kept
-        while True:
-            followed.revision = entry.revision if entry else 0
-            await self._read(job, followed)
-            entry = await self._bucket.get(_key(job))
-            if (entry.revision if entry else 0) == followed.revision:
-                return
-            followed.progress = (decode(entry.value) if entry else None) or Progress()
-            followed.saved = followed.progress.upto
-
-    async def _read(self, job: str, followed: _Followed) -> None:
-        stream, name = subjects.STREAM_RESULT, next(self._names)
-        filter_subject = f"hedgerow.result.{job}.>"
-        config = {
-            "name": name,
-            "filter_subject": filter_subject,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": followed.progress.upto + 1,
-            "ack_policy": "none",
-            "headers_only": True,
-            "mem_storage": True,
-            "inactive_threshold": _IDLE_NS,
-        }
-        made = await self._js.call(
-            f"CONSUMER.CREATE.{stream}.{name}.{filter_subject}",
-            {"stream_name": stream, "action": "create", "config": config},
-        )
-        try:
-            if made.get("num_pending"):
-                await self._pull(stream, name, followed)
-        finally:
-            with contextlib.suppress(HedgerowError):
-                await self._js.call(f"CONSUMER.DELETE.{stream}.{name}")
-
-    async def _pull(self, stream: str, name: str, followed: _Followed) -> None:
-        pending = 1
-
-        def take(delivery: Delivery) -> None:
-            nonlocal pending
-            pending = delivery.pending
-            _add(followed, delivery)
-
-        pull = Pull(self._js.bus, stream, name, take)
-        await pull.start()
-        try:
-            while pending:
-                before = followed.progress.upto
-                await pull.fetch(_BATCH)
-                if followed.progress.upto == before and pending:
-                    raise StorageError(f"stream {stream} stopped in the middle of a count")
-        finally:
-            await pull.stop()
-
-    async def _save(self, job: str, followed: _Followed) -> bool:
-        """Keep a checkpoint. One that another gateway kept is as good, and read next time."""
-        try:
-            followed.revision = await self._bucket.put(
-                _key(job), encode(followed.progress), followed.revision
-            )
-        except SequenceConflictError:
-            entry = await self._bucket.get(_key(job))
-            followed.revision = entry.revision if entry else 0
-            return False
-        followed.saved = followed.progress.upto
-        return True
+def _progress(entry: Entry | None) -> Progress:
+    return (decode(entry.value) if entry else None) or Progress()
 
 
 def _add(followed: _Followed, delivery: Delivery) -> None:

@@ -24,6 +24,7 @@ _log = logging.getLogger("hedgerow.http")
 _ONE_WRITE_BYTES = 256 * 1024
 
 Serve = Callable[[Mapping[str, Any], Call], Awaitable[tuple[str, list[bytes]]]]
+BodyOf = Callable[[web.Request], Mapping[str, Any]]
 HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -38,8 +39,9 @@ class HttpFront:
         self._ids = (f"{gateway_id}-{n:x}" for n in itertools.count(1))
         self.draining = False
 
-    def post(self, route: str, serve: Serve) -> HttpHandler:
-        """A handler for POST `route`."""
+    def post(self, route: str, serve: Serve, body_of: BodyOf | None = None) -> HttpHandler:
+        """A handler for POST `route`. body_of: for requests whose path and query say it all;
+        the header Accept then chooses the form of the answer."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
             began_s = perf_counter()
@@ -49,12 +51,23 @@ class HttpFront:
                 self._gate.enter(size)
                 entered = True
                 data = await _read(request, self._gate.max_body_bytes)
-                form = form_of(data, request.headers.get("Content-Type"))
+                if len(data) > size:
+                    # Chunked or compressed: only now is it known how much this request holds.
+                    self._gate.leave(size)
+                    entered, size = False, len(data)
+                    self._gate.enter(size)
+                    entered = True
+                kind = "Content-Type" if body_of is None else "Accept"
+                form = form_of(data, request.headers.get(kind))
                 call = read_call(
                     request.headers, form, ttl_s=self._ttl_s, max_ttl_s=self._max_ttl_s
                 )
-                large = form == "json" and len(data) > LARGE_BYTES
-                body = await decode_large(data) if large else decode(data, form)
+                if body_of is not None:
+                    body = body_of(request)
+                elif form == "json" and len(data) > LARGE_BYTES:
+                    body = await decode_large(data)
+                else:
+                    body = decode(data, form)
                 model, pieces = await serve(body, call)
                 return await self._answer(request, pieces, form)
             except HedgerowError as error:
