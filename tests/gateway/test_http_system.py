@@ -163,6 +163,18 @@ def test_a_compressed_body_counts_by_what_it_becomes(client):
     assert client.post("/v1/embeddings", content=small, headers=headers).status_code == 200
 
 
+def test_a_body_of_unknown_length_is_read_and_limited_all_the_same(client):
+    def parts(count):
+        yield b'{"input": "'
+        for _ in range(count):
+            yield b"some words " * 1000
+        yield b'"}'
+
+    assert client.post("/v1/embeddings", content=parts(10)).status_code == 200
+    assert client.post("/v1/embeddings", content=parts(1000)).status_code == 413
+    assert embed(client, input="still here").status_code == 200
+
+
 def test_unknown_paths_and_methods_are_told_in_the_usual_body(client):
     missing = client.get("/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "route_not_found")
