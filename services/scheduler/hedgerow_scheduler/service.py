@@ -81,7 +81,7 @@ class Service:
     def _build(self) -> None:
         loop, settings, host = asyncio.get_running_loop(), self._settings, self._host
         loop.set_exception_handler(self._callback_failed)
-        policy = settings.policy(on_gpu=not host.device_name.startswith("cpu"))
+        self._policy = policy = settings.policy(on_gpu=not host.device_name.startswith("cpu"))
         clock = time.monotonic
         self._worker = worker = Worker(
             host.engines,
@@ -132,7 +132,7 @@ class Service:
             await self._connect("bulk"),
             self._served,
             self._worker,
-            limit_tokens=2 * self._settings.bulk_pass_tokens,
+            limit_tokens=round(2 * self._policy.bulk_pass),
             clock=time.monotonic,
         )
 

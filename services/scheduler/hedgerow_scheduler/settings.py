@@ -15,6 +15,10 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+BULK_PASSES: Mapping[str, tuple[int, int]] = {"cpu": (512, 256), "gpu": (8192, 2048)}
+"""Tokens of a bulk pass in quiet and while queries come (docs/decisions/0142)."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Filled by `hedgerow_shared.config.load`: flag > environment > file > default."""
 
@@ -41,8 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     budget_tokens: Count = 512
     bulk: Literal["on", "off"] = "on"
-    bulk_pass_tokens: Count = 512
-    bulk_pass_busy_tokens: Count = 256
+    bulk_pass_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bulk_pass_busy_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     bulk_floor: Share = 0.2
     bulk_quiet_s: Seconds = 1.0
     fill: Literal["auto", "on", "off"] = "auto"
@@ -85,8 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "graph_cache": "captured shapes kept, least recently used dropped first",
         "budget_tokens": "an online batch is filled until it costs this",
         "bulk": "off: take no jobs from the stream, only what somebody waits for",
-        "bulk_pass_tokens": "the same for bulk while no query came lately",
-        "bulk_pass_busy_tokens": "the same for bulk while queries come",
+        "bulk_pass_tokens": "the same for bulk in quiet times; 0: 512 on a CPU, else 8192",
+        "bulk_pass_busy_tokens": "the same for bulk while queries come; 0: 256 on a CPU, else 2048",
         "bulk_floor": "share of all tokens that bulk gets while it waits",
         "bulk_quiet_s": "no query for this long counts as quiet",
         "fill": "fill online batches up with bulk: on, off, or auto (on where there is a GPU)",
@@ -124,10 +128,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def policy(self, *, on_gpu: bool) -> Policy:
         """How batches are cut on this device; see Policy.fill for what `auto` decides."""
+        quiet, busy = BULK_PASSES["gpu" if on_gpu else "cpu"]
+        bulk_pass = self.bulk_pass_tokens or quiet
         return Policy(
             budget=self.budget_tokens,
-            bulk_pass=self.bulk_pass_tokens,
-            bulk_pass_busy=min(self.bulk_pass_busy_tokens, self.bulk_pass_tokens),
+            bulk_pass=bulk_pass,
+            bulk_pass_busy=min(self.bulk_pass_busy_tokens or busy, bulk_pass),
             bulk_floor=self.bulk_floor,
             quiet_s=self.bulk_quiet_s,
             fill=on_gpu if self.fill == "auto" else self.fill == "on",
