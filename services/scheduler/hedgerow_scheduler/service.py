@@ -81,7 +81,7 @@ class Service:
     def _build(self) -> None:
         loop, settings, host = asyncio.get_running_loop(), self._settings, self._host
         loop.set_exception_handler(self._callback_failed)
-        self._policy = policy = settings.policy(on_gpu=not host.device_name.startswith("cpu"))
+        self._policy = policy = settings.policy(host.device_name)
         clock = time.monotonic
         self._worker = worker = Worker(
             host.engines,

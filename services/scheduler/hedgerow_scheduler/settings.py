@@ -126,9 +126,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             connect_deadline_s=self.nats_connect_s,
         )
 
-    def policy(self, *, on_gpu: bool) -> Policy:
+    def policy(self, device_name: str) -> Policy:
         """How batches are cut on this device; see Policy.fill for what `auto` decides."""
-        quiet, busy = BULK_PASSES["gpu" if on_gpu else "cpu"]
+        on_gpu = not device_name.startswith("cpu")
+        quiet, busy = BULK_PASSES["gpu" if device_name.startswith("cuda") else "cpu"]
         bulk_pass = self.bulk_pass_tokens or quiet
         return Policy(
             budget=self.budget_tokens,
