@@ -27,15 +27,6 @@ PACKAGES = ("shared", "client", "gateway", "scheduler", "engine", "indexer", "lo
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return folder
-
-
-@pytest.fixture(scope="module")
 def gateway_python(dist, tmp_path_factory) -> Path:
     """The Python of a clean environment that holds `hedgerow[gateway]` and nothing else."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
