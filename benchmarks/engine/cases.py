@@ -37,6 +37,11 @@ class Case:
     def lengths(self) -> list[int]:
         return [len(s) for s in self.sequences]
 
+    @property
+    def is_cheap(self) -> bool:
+        """One sequence: a round of it is over within a second or two."""
+        return len(self.sequences) == 1
+
     def save(self, folder: Path) -> str:
         """Write the sequences where the engines' processes read them."""
         file = folder / f"{self.name.replace(' ', '-')}.npz"

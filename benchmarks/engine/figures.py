@@ -21,8 +21,8 @@ class Run:
     shape: Shape
     contenders: list[Contender]
     floor_gflops: float
-    deadline_s: float
     quick: bool
+    deadline_s: float = 0.0
     cosine: dict[str, float] = field(default_factory=dict)
     ms_per_token: dict[str, float] = field(default_factory=dict)
     busy: str = field(default_factory=machine.busy_warning)
@@ -37,14 +37,14 @@ class Run:
 def line(
     run: Run, case: Case, name: str, engine: str, timed: Mapping[str, list[list[float]]]
 ) -> Row:
-    """One line; `vs ours` is the median over rounds of this engine's time over ours."""
+    """One line; `time / ours` is the median over rounds of this engine's time over ours."""
     rounds = timed[engine]
     medians = [statistics.median(times) for times in rounds]
     best = min(medians)
     extra: dict[str, float | int | str] = {"best": best}
     ours = [statistics.median(times) for times in timed.get(run.ours, [])]
     if ours and engine != run.ours:
-        extra["vs ours"] = statistics.median(m / o for m, o in zip(medians, ours))
+        extra["time / ours"] = statistics.median(m / o for m, o in zip(medians, ours))
     if run.floor_gflops:
         floor_ms = run.shape.flops(case.lengths) / run.floor_gflops / 1e6
         extra["of floor"] = floor_ms / best
