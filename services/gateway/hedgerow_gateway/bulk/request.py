@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -151,53 +151,39 @@ def _rows(
             "rows", f"holds {len(rows)} items; the limit is {rules.max_inputs} (--max-inputs)"
         )
         return [], [], []
-    good = [row for i, row in enumerate(rows) if _is_row(fields, f"rows[{i}]", row)]
-    ids = _ids(fields, good) if len(good) == len(rows) else []
-    if not ids:
-        return [], [], []
-    if "token_ids" not in good[0]:
-        return ids, _texts(fields, good), []
-    if not rules.native_ids:
+    ids: dict[RowId, int] = {}
+    native = isinstance(rows[0], Mapping) and "token_ids" in rows[0]
+    if native and not rules.native_ids:
         refuse_ids(fields, "rows[0].token_ids")
-        return ids, [], []
-    for i, row in enumerate(good):
-        one_ids(fields, f"rows[{i}].token_ids", row.get("token_ids"), model.card.vocab_size)
-    return ids, [], [row.get("token_ids") for row in good]
-
-
-def _is_row(fields: Fields, path: str, row: Any) -> bool:
-    if isinstance(row, Mapping):
-        return True
-    fields.bad(path, f'must be {{"id", "text"}}, found {kind_name(row)}')
-    return False
-
-
-def _ids(fields: Fields, rows: Sequence[Mapping[str, Any]]) -> list[RowId]:
-    """Names of the rows, none of them twice; empty when one is wrong."""
-    before, seen = len(fields.problems), dict[RowId, int]()
+        return [], [], []
+    before, field = len(fields.problems), "token_ids" if native else "text"
     for i, row in enumerate(rows):
-        value, path = row.get("id"), f"rows[{i}].id"
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            fields.bad(path, f"must be text or a whole number, found {kind_name(value)}")
-        elif isinstance(value, str) and not 0 < len(value) <= MAX_ROW_ID:
-            fields.bad(path, f"must have 1 to {MAX_ROW_ID} characters, has {len(value)}")
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            fields.bad(path, "must fit into 64 bits")
-        elif value in seen:
-            fields.bad(path, f"is the same as rows[{seen[value]}].id")
-        else:
-            seen[value] = i
-    return list(seen) if len(fields.problems) == before else []
+        if not isinstance(row, Mapping):
+            fields.bad(f"rows[{i}]", f'must be {{"id", "text"}}, found {kind_name(row)}')
+            continue
+        _id(fields, f"rows[{i}].id", row.get("id"), ids, i)
+        value, path = row.get(field), f"rows[{i}].{field}"
+        if native:
+            one_ids(fields, path, value, model.card.vocab_size)
+        elif not isinstance(value, str):
+            fields.bad(path, f"must be text, found {kind_name(value)}")
+        elif not value:
+            fields.bad(path, "is empty")
+    if len(fields.problems) > before:
+        return [], [], []
+    values = [row[field] for row in rows]
+    return list(ids), [] if native else values, values if native else []
 
 
-def _texts(fields: Fields, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    found: list[str] = []
-    for i, row in enumerate(rows):
-        text = row.get("text")
-        if not isinstance(text, str):
-            fields.bad(f"rows[{i}].text", f"must be text, found {kind_name(text)}")
-        elif not text:
-            fields.bad(f"rows[{i}].text", "is empty")
-        else:
-            found.append(text)
-    return found
+def _id(fields: Fields, path: str, value: Any, seen: dict[RowId, int], index: int) -> None:
+    """Note what is wrong with the name of a row, or that it is `seen`."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        fields.bad(path, f"must be text or a whole number, found {kind_name(value)}")
+    elif isinstance(value, str) and not 0 < len(value) <= MAX_ROW_ID:
+        fields.bad(path, f"must have 1 to {MAX_ROW_ID} characters, has {len(value)}")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        fields.bad(path, "must fit into 64 bits")
+    elif value in seen:
+        fields.bad(path, f"is the same as rows[{seen[value]}].id")
+    else:
+        seen[value] = index

@@ -1,0 +1,377 @@
+"""Jobs from end to end: real bus, gateway and worker, a device that only takes time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgpack
+import numpy as np
+import pytest
+
+from hedgerow_shared import subjects
+from hedgerow_shared.bus import Bus, BusOptions, Message
+from hedgerow_shared.bus.jetstream import JetStream
+from tests.bulk.bulk_stack import MODEL, Stack, assert_right, rows, vector, word_id
+from tests.nats_fixture import NatsHandle, start_nats_handle
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("bulk")
+    nats = start_nats_handle(folder / "nats")
+    stack = Stack(folder, nats.url)
+    stack.gateway("g0", "--token-ids", "native", "--bulk-chunk-sequences", "4")
+    stack.worker("w0")
+    try:
+        stack.ready()
+        yield stack
+    finally:
+        stack.stop()
+        nats.stop()
+
+
+def ask(stack: Stack, subject: str, data: bytes) -> Message:
+    async def go() -> Message:
+        bus = await Bus.connect(BusOptions(url=stack.url))
+        try:
+            return await bus.request(subject, data, timeout_s=20.0)
+        finally:
+            await bus.close()
+
+    return asyncio.run(go())
+
+
+def js(url: str, use: Callable[[JetStream], object]) -> object:
+    """Something done to the streams from outside."""
+
+    async def go() -> object:
+        bus = await Bus.connect(BusOptions(url=url))
+        try:
+            return await use(JetStream(bus))
+        finally:
+            await bus.close()
+
+    return asyncio.run(go())
+
+
+def messages(url: str, stream: str) -> int:
+    info = js(url, lambda js: js.stream_info(stream))
+    return info["state"]["messages"] if info else 0
+
+
+def test_each_row_of_a_job_comes_back_once_with_its_vector(stack):
+    sent = rows(100)
+    first = stack.accepted("plain", sent[:70])
+    assert (first["rows"], first["chunks"], first["known"]) == (70, 18, False)
+    assert stack.accepted("plain", sent[70:], last=True)["state"] == "closed"
+    status = stack.complete("plain")
+    assert (status["submitted"], status["done"], status["failed"]) == (100, 100, 0)
+    assert (status["tokens"], status["waiting"], status["chunks_waiting"]) == (600, 0, 0)
+    for limit in (1, 7, 1000):
+        assert_right(stack.results("plain", limit=limit), sent)
+    assert messages(stack.url, subjects.STREAM_BULK) == 0
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_the_same_works_over_nats_for_any_client(stack, form):
+    encode = json.dumps if form == "json" else msgpack.packb
+    read = json.loads if form == "json" else msgpack.unpackb
+    sent, job = rows(30, seed=2), f"nats-{form}"
+
+    def call(subject: str, **body: object) -> dict:
+        data = encode(body)
+        return read(ask(stack, subject, data if isinstance(data, bytes) else data.encode()).data)
+
+    stored = call(f"hedgerow.v1.bulk.{MODEL}", job=job, rows=sent, last=True)
+    assert stored["rows"] == 30
+    subject = f"hedgerow.v1.job.status.{job}"
+    stack.until(lambda: call(subject)["state"] == "complete", "complete")
+    page = call(f"hedgerow.v1.job.results.{job}", **{"from": 1, "limit": 1000})
+    if form == "json":
+        assert_right(page["results"], sent)
+    else:
+        found = np.frombuffer(page["data"], "<f4").reshape(page["shape"])
+        by_id = dict(zip(page["ids"], found, strict=True))
+        assert all(np.array_equal(by_id[row["id"]], vector(row["text"])) for row in sent)
+    assert call(f"hedgerow.v1.job.cancel.{job}")["state"] == "complete"
+
+
+def test_a_page_over_nats_is_no_larger_than_a_message(stack):
+    sent = rows(4000, length=1, seed=3)
+    stack.accepted("large", sent, last=True)
+    stack.complete("large")
+    found, start, pages = [], 1, 0
+    while True:
+        body = json.dumps({"from": start, "limit": 10_000}).encode()
+        reply = ask(stack, "hedgerow.v1.job.results.large", body)
+        page = json.loads(reply.data)
+        assert "results" in page, page
+        found += page["results"]
+        pages += 1
+        if not page["pending_chunks"]:
+            break
+        start = page["next"]
+    assert pages > 1
+    assert len({row["id"] for row in found}) == len(found) == 4000
+
+
+def test_a_submission_sent_again_adds_nothing(stack):
+    sent = rows(60, seed=4)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: stack.accepted("again", sent), range(6)))
+    assert sum(not answer["known"] for answer in answers) == 1
+    assert stack.accepted("again", sent, last=True)["known"]
+    status = stack.complete("again")
+    assert (status["submitted"], status["done"]) == (60, 60)
+    assert_right(stack.results("again"), sent)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("float32", lambda v: v),
+        ("float16", lambda v: v.astype(np.float16)),
+        ("int8", lambda v: np.round(v * 127).astype(np.int8)),
+        ("binary", lambda v: np.packbits(v > 0)),
+    ],
+    ids=["float32", "float16", "int8", "binary"],
+)
+def test_vectors_come_in_the_type_and_width_that_was_asked_for(stack, dtype, expected):
+    sent, job = rows(9, seed=5), f"type-{dtype}"
+    stack.accepted(job, sent, last=True, dtype=dtype, dimensions=16)
+    stack.complete(job)
+    for row, found in zip(sent, sorted(stack.results(job), key=lambda r: r["id"]), strict=True):
+        whole = vector(row["text"])[:16]
+        wanted = expected(whole / np.linalg.norm(whole))
+        assert np.array_equal(np.array(found["embedding"], np.float32), wanted.astype(np.float32))
+
+
+def test_token_ids_are_rows_like_texts(stack):
+    sent = rows(8, seed=6)
+    ids = [{"id": r["id"], "token_ids": [word_id(w) for w in r["text"].split()]} for r in sent]
+    stack.accepted("ids", ids, last=True)
+    stack.complete("ids")
+    assert_right(stack.results("ids"), sent)
+
+
+def test_a_text_that_was_cut_says_so_in_its_result(stack):
+    long = {"id": "long", "text": " ".join(["w1"] * 600)}
+    stored = stack.accepted("cut", [long], last=True)
+    assert stored["truncated"] == 1
+    stack.complete("cut")
+    (found,) = stack.results("cut")
+    assert (found["tokens_seen"] > 512, found["tokens_used"], found["truncated"]) == (
+        True,
+        512,
+        True,
+    )
+    refused = stack.submit("cut-not", [long], truncate="NONE")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "rows[0].text"
+
+
+def test_results_that_were_released_are_gone_and_still_counted(stack):
+    sent = rows(40, seed=7)
+    stack.accepted("free", sent, last=True)
+    stack.complete("free")
+    whole = stack.results("free", limit=1000)
+    page = stack.http("GET", "/v1/jobs/free/results", params={"from": 1, "limit": 8}).json()
+    rest = stack.results("free", limit=1000)
+    query = {"from": page["next"], "release": "true", "limit": 1000}
+    after = stack.http("GET", "/v1/jobs/free/results", params=query).json()
+    assert after["results"] == rest[8:] == whole[8:]
+    assert stack.results("free", limit=1000) == whole[8:]
+    assert stack.status("free")["done"] == 40
+
+
+CONFLICTS = {
+    "another dtype": ({"dtype": "int8"}, "dtype"),
+    "another width": ({"dimensions": 8}, "dimensions"),
+    "another prompt": ({"prompt": "query: "}, "prompt"),
+    "another way to cut": ({"truncate": "START"}, "truncate"),
+}
+
+
+@pytest.mark.parametrize("case", CONFLICTS, ids=str)
+def test_a_job_id_that_is_used_for_another_job_is_refused_with_what_differs(stack, case):
+    change, field = CONFLICTS[case]
+    stack.accepted("used", rows(3))
+    response = stack.submit("used", rows(3), **change)
+    assert response.status_code == 409
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("job_conflict", field)
+
+
+def test_a_closed_job_takes_no_other_rows_but_knows_its_own(stack):
+    sent = rows(10, seed=8)
+    stack.accepted("shut", sent, last=True)
+    assert stack.accepted("shut", sent, last=True)["known"]
+    response = stack.submit("shut", rows(10, seed=9))
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "job_conflict")
+    assert stack.complete("shut")["submitted"] == 10
+
+
+def test_what_is_not_there_and_what_has_no_time_is_refused(stack):
+    for method, path in (("GET", ""), ("GET", "/results"), ("DELETE", "")):
+        response = stack.http(method, f"/v1/jobs/nobody{path}")
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "job_not_found")
+    response = stack.submit("x", rows(1), model="other")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+    for ttl in ("0", "-5", "nan"):
+        headers = {"Hedgerow-Ttl-Ms": ttl}
+        body = {"job": "late", "rows": rows(1)}
+        assert stack.http("POST", "/v1/bulk", body, headers=headers).status_code == 400
+    assert stack.http("GET", "/v1/jobs/late").status_code == 404
+
+
+def test_a_row_that_the_engine_refuses_costs_only_itself(make_stack):
+    stack = make_stack()
+    stack.gateway("g0")
+    stack.worker("w0", "--fake-raise-id", str(word_id("w1500")))
+    stack.ready()
+    sent = rows(40, seed=10)
+    sent[13]["text"] += " w1500"
+    stack.accepted("poison", sent, last=True)
+    status = stack.complete("poison")
+    assert (status["done"], status["failed"]) == (39, 1)
+    found = {row["id"]: row for row in stack.results("poison")}
+    assert found["r13"]["error"]["code"] == "row_failed"
+    assert_right([r for r in found.values() if r["id"] != "r13"], sent[:13] + sent[14:])
+
+
+def test_a_cancelled_job_drops_what_waits_and_takes_no_more(make_stack):
+    stack = make_stack()
+    stack.gateway("g0")
+    stack.ready("/health/live")
+    stack.accepted("gone", rows(50))
+    stack.accepted("stays", rows(20, seed=11), last=True)
+    before = messages(stack.url, subjects.STREAM_BULK)
+    cancelled = stack.http("DELETE", "/v1/jobs/gone").json()
+    assert (cancelled["state"], cancelled["submitted"], cancelled["done"]) == ("cancelled", 50, 0)
+    assert (before, messages(stack.url, subjects.STREAM_BULK)) == (7 + 3, 3)
+    assert stack.http("DELETE", "/v1/jobs/gone").json()["state"] == "cancelled"
+    response = stack.submit("gone", rows(50))
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "job_conflict")
+    stack.worker("w0")
+    assert stack.complete("stays")["done"] == 20
+    assert stack.status("gone")["done"] == 0
+
+
+def test_a_full_stream_is_answered_503_at_once_and_takes_the_rest_later(make_stack):
+    stack = make_stack()
+    stack.gateway("g0", "--bulk-max-bytes", "20000")
+    stack.ready("/health/live")
+    parts = [rows(64, seed=seed) for seed in range(12, 17)]
+    stack.accepted("full", parts[0])
+    refused = None
+    for part in parts[1:]:
+        began_s = time.monotonic()
+        response = stack.submit("full", part)
+        if response.status_code != 200:
+            refused = (response, time.monotonic() - began_s)
+            break
+    assert refused is not None, "20,000 bytes hold no 320 rows"
+    response, took_s = refused
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable")
+    assert took_s < 2.0 and int(response.headers["Retry-After"]) >= 1
+    stack.worker("w0")
+    for part in parts:
+        stack.accepted("full", part)
+    stack.accepted("full", [], last=True)
+    status = stack.complete("full")
+    assert (status["submitted"], status["done"]) == (320, 320)
+
+
+def test_without_jetstream_jobs_are_refused_with_the_reason_and_queries_are_not(
+    make_stack, start_nats: Callable[..., NatsHandle]
+):
+    stack = make_stack(start_nats(jetstream=False).url)
+    stack.gateway("g0")
+    stack.worker("w0")
+    stack.ready()
+    began_s = time.monotonic()
+    response = stack.submit("none", rows(3))
+    assert time.monotonic() - began_s < 2.0
+    assert response.status_code == 503
+    assert "without JetStream" in response.json()["error"]["message"]
+    assert stack.http("GET", "/v1/jobs/none").status_code == 503
+    assert stack.http("POST", "/v1/embeddings", {"input": "w1"}).status_code == 200
+
+
+def test_a_stream_with_other_settings_is_left_alone_and_named_with_the_remedy(
+    make_stack, start_nats: Callable[..., NatsHandle]
+):
+    nats = start_nats()
+    other = {"name": "HEDGEROW_RESULT", "subjects": ["something.else"], "storage": "memory"}
+    js(nats.url, lambda js: js.call("STREAM.CREATE.HEDGEROW_RESULT", other))
+    stack = make_stack(nats.url)
+    gateway = stack.gateway("g0")
+    stack.worker("w0")
+    stack.ready()
+    response = stack.submit("other", rows(3))
+    assert response.status_code == 503
+    message = response.json()["error"]["message"]
+    assert "HEDGEROW_RESULT exists with subjects" in message and "nats stream rm" in message
+    assert "HEDGEROW_RESULT exists" in gateway.log.read_text()
+    info = js(nats.url, lambda js: js.stream_info("HEDGEROW_RESULT"))
+    assert info["config"]["subjects"] == ["something.else"], "it was not changed"
+    js(nats.url, lambda js: js.call("STREAM.DELETE.HEDGEROW_RESULT"))
+    assert stack.accepted("other", rows(3), last=True)["rows"] == 3
+    assert stack.complete("other")["done"] == 3
+
+
+def test_a_gateway_killed_in_the_middle_of_a_job_loses_nothing_acknowledged(make_stack):
+    stack = make_stack()
+    first = stack.gateway("g0")
+    stack.worker("w0")
+    stack.ready()
+    parts = [[{**r, "id": f"{n}-{r['id']}"} for r in rows(200, seed=n)] for n in range(20)]
+    acknowledged = []
+
+    def send(n: int) -> None:
+        try:
+            if stack.submit("resume", parts[n]).status_code == 200:
+                acknowledged.append(n)
+        except Exception:
+            pass  # the gateway died with it: this is what the test is about
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(send, n) for n in range(len(parts))]
+        stack.until(lambda: len(acknowledged) >= 3, "some parts are acknowledged")
+        first.kill()
+        for future in futures:
+            future.result()
+    assert len(acknowledged) < len(parts), "it died before the end"
+    stack.gateway("g1")
+    stack.ready()
+    counted = stack.status("resume")["submitted"]
+    assert counted >= 200 * len(acknowledged), "what was acknowledged is known to the next one"
+    known = [stack.accepted("resume", part)["known"] for part in parts]
+    assert all(known[n] for n in acknowledged)
+    stack.accepted("resume", [], last=True)
+    status = stack.complete("resume")
+    assert (status["submitted"], status["done"]) == (4000, 4000)
+    assert_right(stack.results("resume", limit=10_000), [r for part in parts for r in part])
+
+
+def test_workers_stopped_in_turn_during_a_job_lose_nothing_and_end_with_0(make_stack):
+    stack = make_stack()
+    stack.gateway("g0")
+    workers = [stack.worker(f"w{n}", "--fake-floor-ms", "4") for n in range(2)]
+    stack.ready()
+    sent = rows(4000, seed=20)
+    stack.accepted("turns", sent, last=True)
+    for n, worker in enumerate(workers):
+        stack.until(lambda: stack.status("turns")["done"] > 0, "the job runs")
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0, worker.log.read_text()
+        stack.worker(f"again{n}")
+    assert stack.complete("turns")["done"] == 4000
+    assert_right(stack.results("turns", limit=10_000), sent)
