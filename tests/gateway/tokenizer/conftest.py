@@ -63,9 +63,8 @@ def open_pair(
     from hedgerow_gateway.tokenizer.unigram.store import cache_folder
 
     def build(pieces: list[list[Any]], pipeline: str) -> Pair:
-        unk = [piece for piece, _ in pieces].index("<unk>")
         path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-        file = vocabularies.as_file(vocabularies.spec(pieces, unk, pipeline), path)
+        file = vocabularies.as_file(vocabularies.spec(pieces, pipeline), path)
         library = HfEncoder(file)
         return Pair(
             file, UnigramEncoder.load(file, library.library, cache_folder(), log=print), library

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from tests.gateway.tokenizer.conftest import ids_of
 @pytest.fixture
 def spec(unigram_cache):
     pieces = [["<unk>", 0.0], ["<s>", 0.0], ["<pad>", 0.0], ["</s>", 0.0], ["<mask>", 0.0]]
-    return vocabularies.spec([*pieces, ["\u2581a", -1.0], ["b", -2.0]], 0, "A")
+    return vocabularies.spec([*pieces, ["\u2581a", -1.0], ["b", -2.0]], "A")
 
 
 def refused(spec) -> str:
@@ -31,7 +32,7 @@ def refused(spec) -> str:
 
 def test_the_three_pipelines_and_their_older_spelling_are_accepted(spec, unigram_cache):
     for pipeline in vocabularies.PIPELINES:
-        made = vocabularies.spec(spec["model"]["vocab"], 0, pipeline)
+        made = vocabularies.spec(spec["model"]["vocab"], pipeline)
         assert read_spec(made, frozenset(range(5))).pipeline.name == pipeline
     older = copy.deepcopy(spec)
     older["pre_tokenizer"] = {
@@ -94,7 +95,7 @@ def test_scores_are_those_the_library_holds_not_those_the_file_spells(small):
     held = library_scores(pair.library.library)
     assert len(held) == len(spelled)
     assert np.allclose(held, spelled, rtol=1e-15, atol=0)
-    held_again = vocabularies.json.loads(pair.library.library.to_str())["model"]["vocab"]
+    held_again = json.loads(pair.library.library.to_str())["model"]["vocab"]
     assert held == [score for _, score in held_again]
 
 

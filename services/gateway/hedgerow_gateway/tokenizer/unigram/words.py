@@ -247,7 +247,9 @@ def drain(tables: int, scratch: int, final: int) -> None:
     """Emit the complete words of the buffer (all of it when `final` is 1); move the rest up."""
     length, start = load_i64(scratch + cells.LENGTH), NO
     stop = length if final != 0 else load_i64(scratch + cells.LAST_MARK)
-    if stop > 0 and load_i64(scratch + cells.CONTINUED) != 0:
+    if stop == 0:
+        return
+    if load_i64(scratch + cells.CONTINUED) != 0:
         start = _next_mark(scratch, NO, stop)
         best_path(tables, scratch, NO, start, load_f64(scratch + cells.CARRY), -YES)
         emit_path(tables, scratch, NO, start)

@@ -1,0 +1,1 @@
+"""The unigram encoder beside the `tokenizers` library, in one process, in turns."""
