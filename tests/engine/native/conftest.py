@@ -15,9 +15,11 @@ from hedgerow_engine.native.rungs import LADDER, Rung, missing_features
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test with a `rung` runs on each rung that this machine can execute."""
+    """Every test with a `rung` runs on each rung that this machine can execute; a module may
+    narrow them with RUNGS."""
     if "rung" in metafunc.fixturenames:
-        rungs = [r for r in LADDER if not missing_features(r, host_features())]
+        wanted = getattr(metafunc.module, "RUNGS", LADDER)
+        rungs = [r for r in wanted if not missing_features(r, host_features())]
         metafunc.parametrize("rung", rungs, ids=[r.name for r in rungs])
 
 

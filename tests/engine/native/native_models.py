@@ -14,16 +14,18 @@ from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import read_card
 
 
-def save(model: Any, folder: Path, *, seed: int = 0, spread: float = 1.0) -> Path:
+def save(model: Any, folder: Path, *, seed: int = 0) -> Path:
     """Fill every weight with seeded noise (norms near 1, all biases used) and write the folder."""
     generator = torch.Generator().manual_seed(seed)
+    # Gemma stores its norm weights less one.
+    norm_weight = 0.0 if "Gemma" in type(model).__name__ else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim > 1:
-                parameter.copy_(noise * spread * parameter.shape[-1] ** -0.5)
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
             elif "norm" in name.lower() and name.endswith("weight"):
-                parameter.copy_(1 + 0.1 * noise)
+                parameter.copy_(norm_weight + 0.1 * noise)
             else:
                 parameter.copy_(0.1 * noise)
     model.eval()

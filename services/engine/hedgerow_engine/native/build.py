@@ -22,7 +22,11 @@ from hedgerow_shared.modelcard import ModelCard
 
 Log = Callable[[str], None]
 
-_WORD_TABLES = ("embeddings.word_embeddings.weight", "embed_tokens.weight")
+_WORD_TABLES = (
+    "embeddings.word_embeddings.weight",
+    "embeddings.tok_embeddings.weight",
+    "embed_tokens.weight",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from hedgerow_engine.native.memory import Memory, address, padded
 from hedgerow_engine.native.packing import Floats, interleave_gate, pack
 from hedgerow_engine.native.rungs import Rung
 from hedgerow_engine.native.tensors import Affine, LayerTensors, ModelTensors, Rope
-from hedgerow_engine.native.words import LAYER, MODEL, TAIL
+from hedgerow_engine.native.words import LAYER, MODEL, TAIL, Layout, Words
 
 
 class PackedModel:
@@ -54,7 +54,7 @@ class PackedModel:
         MODEL.put(
             self.words,
             word=address(tensors.word.data),
-            position=self._keep(tensors.position),
+            table=self._keep(tensors.table),
             layers=address(self._layers),
             num_layers=tensors.num_layers,
         )
@@ -64,12 +64,15 @@ class PackedModel:
         ):
             self._put_norm(MODEL, self.words, name, norm)
         steps = TAIL.new(max(1, len(tensors.tail)))
-        for words, affine in zip(steps, tensors.tail):
-            TAIL.put(words, weight=self._keep(affine.weight), bias=self._keep(affine.bias))
+        for words, step, affine in zip(steps, tensors.geometry.tail, tensors.tail):
+            if step.kind == "dense":
+                TAIL.put(words, weight=self._keep(affine.weight), bias=self._keep(affine.bias))
+            else:
+                self._put_norm(TAIL, words, "weight", affine, "bias")
         MODEL.put(self.words, tail=address(steps))
         self._kept.append(steps)
 
-    def _pack_layer(self, words: npt.NDArray[np.int64], layer: LayerTensors) -> None:
+    def _pack_layer(self, words: Words, layer: LayerTensors) -> None:
         g = self._geometry
         # The softmax runs in powers of two, and its scale is part of the queries.
         scale = LOG2_E * self._scale
@@ -108,19 +111,21 @@ class PackedModel:
             return Affine(weight)
         return Affine(weight, interleave_gate(gate.bias, up.bias, self._rung))
 
-    def _put_matrix(self, words: npt.NDArray[np.int64], name: str, affine: Affine) -> None:
+    def _put_matrix(self, words: Words, name: str, affine: Affine) -> None:
         n, k = affine.weight.shape
         target = self._memory.take(n * k * self._rung.act_bytes)
         pack(affine.weight, self._rung, out=target)
         bias = affine.bias if affine.bias is not None else self._zeros[:n]
         LAYER.put(words, **{name: address(target), f"{name}_bias": self._keep(bias)})
 
-    def _put_norm(self, layout: Any, words: Any, name: str, norm: Affine | None) -> None:
+    def _put_norm(
+        self, layout: Layout, words: Words, name: str, norm: Affine | None, bias_name: str = ""
+    ) -> None:
         """A layer norm without bias adds zeros."""
         if norm is None:
             return
         bias = norm.bias if norm.bias is not None else self._zeros[: norm.weight.shape[0]]
-        places = {name: self._keep(norm.weight), f"{name}_bias": self._keep(bias)}
+        places = {name: self._keep(norm.weight), bias_name or f"{name}_bias": self._keep(bias)}
         layout.put(words, **places)
 
     def _rope(self, rope: Rope | None) -> int:

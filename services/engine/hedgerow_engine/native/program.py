@@ -94,7 +94,7 @@ class _Stages:
         model, frame, crew = k.ptrs
         x, acts = (FRAME.ptr(k, frame, name) for name in ("x", "acts"))
         ids, pair_start = (FRAME.ptr(k, frame, name) for name in ("ids", "pair_start"))
-        word, position = (MODEL.ptr(k, model, name) for name in ("word", "position"))
+        word, table = (MODEL.ptr(k, model, name) for name in ("word", "table"))
         phases = self._phases(k, crew, k.ints[0])
         with phases.tasks(FRAME.int(k, frame, "num_seqs")) as sequence:
             first, length = sequence_rows(k, frame, sequence)
@@ -104,7 +104,7 @@ class _Stages:
             second = k.choose(no_pairs, k.int(0), found)
             here = x + first * (g.hidden * 4)
             embed = embed_sequence(self.unit, g.embed)
-            embed(k, [ids + first * 4, word, position, here], [length, second])
+            embed(k, [ids + first * 4, word, table, here], [length, second])
             if g.rotary:
                 write_places(k, FRAME.ptr(k, frame, "places"), first, length)
             if g.embed_norm:

@@ -36,8 +36,8 @@ def reference_row(
     x = model.word.data[ids]
     x = ((x.astype(np.uint32) << 16).view(np.float32) if model.word.dtype == "BF16" else x) * 1.0
     x = x.astype(np.float32) * np.float32(g.embed.scale)
-    if model.position is not None:
-        x = x + model.position[: len(ids)]
+    if model.table is not None:
+        x = x + model.table[: len(ids) if g.embed.positions else 1]
     if model.embed_norm is not None:
         x = _norm(x, model.embed_norm, g.norm, g.eps)
     for i in range(model.num_layers if num_layers is None else num_layers):

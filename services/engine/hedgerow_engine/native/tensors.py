@@ -100,13 +100,13 @@ class ModelTensors:
 
     word: [vocab, hidden] as it lies in the file
     scale: what scores are multiplied with; None = 1 / sqrt(head_dim)
-    position: [positions] or, with token types, [2 * positions] rows of `hidden`; None = none
+    table: [geometry.embed.table_rows, hidden], see `embed`; None = no rows
     """
 
     geometry: Geometry
     num_layers: int
     word: RawTensor
-    position: Floats | None
+    table: Floats | None
     embed_norm: Affine | None
     layer: Callable[[int], LayerTensors]
     final_norm: Affine | None = None

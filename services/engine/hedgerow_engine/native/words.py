@@ -52,7 +52,7 @@ FRAME = Layout(
     "x acts qkv context places local scratch scratch_step"
 )
 MODEL = Layout(
-    "word position embed_norm embed_norm_bias layers num_layers final_norm final_norm_bias tail"
+    "word table embed_norm embed_norm_bias layers num_layers final_norm final_norm_bias tail"
 )
 LAYER = Layout(
     "qkv qkv_bias o o_bias up up_bias down down_bias "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, cast
 
-from hedgerow_engine.native.families import bert
+from hedgerow_engine.native.families import bert, decoder, modernbert, rotary_bert
 from hedgerow_engine.native.families.config import UnsupportedError
 from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.tensors import ModelTensors
@@ -18,8 +18,8 @@ __all__ = ["FAMILIES", "Family", "UnsupportedError", "family_of"]
 class Family(Protocol):
     """A module of this package."""
 
-    def geometry(self, card: ModelCard, table: str) -> Geometry:
-        """The shape of a card's model, whose word table is of dtype `table` ("F32", "F16",
+    def geometry(self, card: ModelCard, words: str) -> Geometry:
+        """The shape of a card's model, whose word table is of dtype `words` ("F32", "F16",
         "BF16"). Raises UnsupportedError with the reason."""
         ...
 
@@ -28,10 +28,15 @@ class Family(Protocol):
         ...
 
 
+_MODULES = (
+    (bert, tuple(bert.NAMES)),
+    (modernbert, ("modernbert",)),
+    (rotary_bert, ("gte", "new", "nomic_bert")),
+    (decoder, ("qwen3", "qwen2", "llama", "mistral", "eurobert", "gemma3_text")),
+    (decoder, ("bidirectional_pplx_qwen3", "llama_bidirec")),
+)
 FAMILIES: Mapping[str, Family] = {
-    name: cast(Family, module)
-    for module, names in ((bert, ("bert", "roberta", "xlm-roberta", "camembert")),)
-    for name in names
+    name: cast(Family, module) for module, names in _MODULES for name in names
 }
 
 

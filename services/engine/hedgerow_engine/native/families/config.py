@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from hedgerow_engine.native.geometry import Activation, TailActivation, TailStep
-from hedgerow_engine.native.tensors import Affine
+from hedgerow_engine.native.tensors import Affine, Rope
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard, Module
 
@@ -63,69 +65,127 @@ def only(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
 
 def heads(card: ModelCard, values: Mapping[str, Any]) -> tuple[int, int, int]:
     """(heads, key heads, head size)."""
-    count = number(values, "num_attention_heads")
-    kv = number(values, "num_key_value_heads") if "num_key_value_heads" in values else count
+    count = number(values, "num_attention_heads", "n_head", "n_heads")
+    kv = number(values, "num_key_value_heads") if values.get("num_key_value_heads") else count
     size = values.get("head_dim") or card.hidden_size // count
     return count, kv, int(size)
 
 
-def dense_modules(card: ModelCard) -> list[Module]:
-    """The card's Dense modules in order. A Normalize may only be the last module."""
-    after = [m for m in card.modules if m.kind in ("dense", "normalize", "logit_score")]
-    kinds = [m.kind for m in after]
-    if "logit_score" in kinds or "normalize" in kinds[:-1]:
-        raise UnsupportedError(f"modules.json: {' -> '.join(kinds)} after pooling")
-    return [m for m in after if m.kind == "dense"]
+def windowed_layers(
+    values: Mapping[str, Any], count: int, full_every: int | None, *, first_full: bool
+) -> list[bool]:
+    """True for each layer whose rows see a window only.
+
+    `layer_types` decides; without it, one layer of `full_every` sees everything (the first of
+    each group or the last), and None makes all of them full.
+    """
+    kinds = values.get("layer_types")
+    if kinds is None:
+        if full_every is None:
+            return [False] * count
+        turn = 0 if first_full else full_every - 1
+        return [i % full_every != turn for i in range(count)]
+    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
+        raise UnsupportedError(f"config.json: layer_types {sorted(set(kinds))}")
+    return [kind == "sliding_attention" for kind in kinds]
 
 
-def dense_steps(card: ModelCard) -> tuple[TailStep, ...]:
-    """The card's Dense modules as steps of the answer."""
+def rope(
+    values: Mapping[str, Any],
+    kind: str = "full_attention",
+    *,
+    key: str = "rope_theta",
+    default: float = 10000.0,
+) -> Rope:
+    """The angles of one kind of layer, in either spelling: flat keys, or rope_parameters."""
+    nested = values.get("rope_parameters") or {}
+    nested = nested.get(kind, nested) if isinstance(nested, dict) else {}
+    scaling = nested if "rope_type" in nested else (values.get("rope_scaling") or {})
+    stretch = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    if stretch not in ("default", "linear", "llama3"):
+        raise UnsupportedError(f"config.json: rope scaling {stretch!r}")
+    partial = nested.get("partial_rotary_factor", values.get("partial_rotary_factor", 1.0))
+    if float(partial) != 1.0:
+        raise UnsupportedError(f"config.json: partial_rotary_factor {partial}")
+    return Rope(
+        float(nested.get("rope_theta") or values.get(key) or default),
+        stretch,
+        float(scaling.get("factor") or 1.0),
+        float(scaling.get("low_freq_factor") or 1.0),
+        float(scaling.get("high_freq_factor") or 4.0),
+        int(scaling.get("original_max_position_embeddings") or 8192),
+    )
+
+
+def _answer_modules(card: ModelCard) -> list[Module]:
+    """Modules after the pooling, without a Normalize at the very end."""
+    after = [m for m in card.modules if m.kind not in ("transformer", "pooling")]
+    if after and after[-1].kind == "normalize":
+        after = after[:-1]
+    for module in after:
+        if module.kind not in ("dense", "normalize", "quantize"):
+            raise UnsupportedError(f"modules.json: {module.kind} after pooling")
+    return after
+
+
+def answer_steps(card: ModelCard) -> tuple[TailStep, ...]:
+    """What an embedder's modules do with a pooled row."""
     steps: list[TailStep] = []
-    for module in dense_modules(card):
-        name = str(module.config.get("activation_function", "identity")).rsplit(".", 1)[-1]
-        if name.lower() not in _DENSE or module.config.get("use_residual"):
-            raise UnsupportedError(
-                f"{module.folder.name}/config.json: activation {name!r}, or residual"
-            )
-        steps.append(
-            TailStep(
-                "dense",
-                number(module.config, "in_features"),
-                number(module.config, "out_features"),
-                _DENSE[name.lower()],
-            )
-        )
+    width = card.hidden_size * len(card.pooling.modes)
+    for module in _answer_modules(card):
+        if module.kind != "dense":
+            kind = "unit" if module.kind == "normalize" else "quantize"
+            steps.append(TailStep(kind, width, width))
+            continue
+        values = module.config
+        name = str(values.get("activation_function", "Tanh")).rsplit(".", 1)[-1].lower()
+        if name not in _DENSE or values.get("use_residual"):
+            raise UnsupportedError(f"{module.folder.name}/config.json: {name!r}, or use_residual")
+        size = number(values, "in_features")
+        width = number(values, "out_features")
+        steps.append(TailStep("dense", size, width, _DENSE[name]))
     return tuple(steps)
 
 
-def dense_tensors(card: ModelCard) -> tuple[Affine, ...]:
-    """The weights of the card's Dense modules."""
+def answer_tensors(card: ModelCard) -> tuple[Affine, ...]:
+    """The weights of `answer_steps`; steps without weights have an empty one."""
     affines: list[Affine] = []
-    for module in dense_modules(card):
+    for module in _answer_modules(card):
+        if module.kind != "dense":
+            affines.append(Affine(np.zeros(0, np.float32)))
+            continue
         weights = Weights.open(module.folder)
         n, k = int(module.config["out_features"]), int(module.config["in_features"])
-        bias = bool(module.config.get("bias", True))
-        affines.append(affine(weights, "linear", n, k, bias=bias))
+        affines.append(affine(weights, "linear", n, k))
         weights.finish()
     return tuple(affines)
 
 
-def affine(weights: Weights, name: str, n: int, k: int, *, bias: bool = True) -> Affine:
-    """A linear layer `name` of [n, k]."""
+def affine(weights: Weights, name: str, n: int, k: int) -> Affine:
+    """A linear layer `name` of [n, k], with the bias its checkpoint has or lacks."""
     weight = weights.take(f"{name}.weight", (n, k)).float32()
-    return Affine(weight, weights.take(f"{name}.bias", (n,)).float32() if bias else None)
+    bias = weights.optional(f"{name}.bias", (n,))
+    return Affine(weight, None if bias is None else bias.float32())
 
 
-def fused(weights: Weights, names: list[str], sizes: list[int], k: int, *, bias: bool) -> Affine:
+def halves(affine: Affine) -> tuple[Affine, Affine]:
+    """A linear layer of 2n rows as two of n."""
+    weights = np.split(affine.weight, 2)
+    biases = [None, None] if affine.bias is None else np.split(affine.bias, 2)
+    return Affine(weights[0], biases[0]), Affine(weights[1], biases[1])
+
+
+def fused(weights: Weights, names: list[str], sizes: list[int], k: int) -> Affine:
     """Linear layers of [size, k] each, below each other."""
     weight = weights.fused([f"{n}.weight" for n in names], [(size, k) for size in sizes])
-    if not bias:
+    if not weights.has(f"{names[0]}.bias"):
         return Affine(weight.float32())
-    joined = weights.fused([f"{n}.bias" for n in names], [(size,) for size in sizes])
-    return Affine(weight.float32(), joined.float32())
+    bias = weights.fused([f"{n}.bias" for n in names], [(size,) for size in sizes])
+    return Affine(weight.float32(), bias.float32())
 
 
-def norm(weights: Weights, name: str, n: int, *, bias: bool = True) -> Affine:
-    """A norm `name` of width n."""
+def norm(weights: Weights, name: str, n: int) -> Affine:
+    """A norm `name` of width n, with the bias its checkpoint has or lacks."""
     weight = weights.take(f"{name}.weight", (n,)).float32()
-    return Affine(weight, weights.take(f"{name}.bias", (n,)).float32() if bias else None)
+    bias = weights.optional(f"{name}.bias", (n,))
+    return Affine(weight, None if bias is None else bias.float32())
