@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from hedgerow_scheduler.fake_engine import fake_vector
+from hedgerow_shared.bus import Bus, BusOptions
+from hedgerow_shared.bus.jetstream import JetStream
 from hedgerow_shared.natsserver import free_port
 
 MODEL = "tiny"
@@ -188,9 +192,60 @@ class Stack:
             f"--- {f.name}\n{f.read_text()[-3000:]}" for f in self.folder.glob("*.log")
         )
 
+    def streams(self, use: Callable[[JetStream], Awaitable[Any]]) -> Any:
+        """Something done to the streams from outside."""
+
+        async def go() -> Any:
+            bus = await Bus.connect(BusOptions(url=self.url))
+            try:
+                return await use(JetStream(bus))
+            finally:
+                await bus.close()
+
+        return asyncio.run(go())
+
+    def messages(self, stream: str) -> int:
+        info = self.streams(lambda js: js.stream_info(stream))
+        return info["state"]["messages"] if info else 0
+
+    def consumer(self) -> dict[str, Any]:
+        """How the workers of the model stand with the stream."""
+        name = f"HEDGEROW_BULK.workers-{MODEL}"
+        return self.streams(lambda js: js.call(f"CONSUMER.INFO.{name}"))
+
+    def stats(self, worker: str) -> dict[str, Any]:
+        """What a worker says of itself."""
+
+        async def ask() -> Any:
+            bus = await Bus.connect(BusOptions(url=self.url))
+            subject = f"$SRV.STATS.hedgerow.{worker}"
+            (reply,) = await bus.request_many(subject, b"", timeout_s=5.0, max_replies=1)
+            await bus.close()
+            return json.loads(reply.data)["endpoints"][0]["data"]
+
+        return asyncio.run(ask())
+
     def stop(self) -> None:
         for process in self.processes:
             process.stop()
+
+
+@contextmanager
+def stacks(folder: Path) -> Iterator[Callable[[str], Stack]]:
+    """`make(url)`: a stack on the bus there; all are stopped at the end."""
+    made: list[Stack] = []
+
+    def make(url: str) -> Stack:
+        place = folder / f"stack{len(made)}"
+        place.mkdir()
+        made.append(Stack(place, url))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for stack in made:
+            stack.stop()
 
 
 def assert_right(found: Sequence[dict[str, Any]], sent: Sequence[dict[str, Any]]) -> None:

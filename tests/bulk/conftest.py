@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bulk.bulk_stack import Stack
+from tests.bulk.bulk_stack import Stack, stacks
 from tests.nats_fixture import NatsHandle
 
 
@@ -16,14 +16,5 @@ def make_stack(
     tmp_path: Path, start_nats: Callable[..., NatsHandle]
 ) -> Iterator[Callable[..., Stack]]:
     """`make_stack()` on a server of its own, or `make_stack(url)` on another one."""
-    stacks: list[Stack] = []
-
-    def make(url: str = "") -> Stack:
-        folder = tmp_path / f"stack{len(stacks)}"
-        folder.mkdir()
-        stacks.append(Stack(folder, url or start_nats().url))
-        return stacks[-1]
-
-    yield make
-    for stack in stacks:
-        stack.stop()
+    with stacks(tmp_path) as make:
+        yield lambda url="": make(url or start_nats().url)

@@ -15,7 +15,6 @@ import pytest
 
 from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus, BusOptions, Message
-from hedgerow_shared.bus.jetstream import JetStream
 from tests.bulk.bulk_stack import MODEL, Stack, assert_right, rows, vector, word_id
 from tests.nats_fixture import NatsHandle, start_nats_handle
 
@@ -48,24 +47,6 @@ def ask(stack: Stack, subject: str, data: bytes) -> Message:
     return asyncio.run(go())
 
 
-def js(url: str, use: Callable[[JetStream], object]) -> object:
-    """Something done to the streams from outside."""
-
-    async def go() -> object:
-        bus = await Bus.connect(BusOptions(url=url))
-        try:
-            return await use(JetStream(bus))
-        finally:
-            await bus.close()
-
-    return asyncio.run(go())
-
-
-def messages(url: str, stream: str) -> int:
-    info = js(url, lambda js: js.stream_info(stream))
-    return info["state"]["messages"] if info else 0
-
-
 def test_each_row_of_a_job_comes_back_once_with_its_vector(stack):
     sent = rows(100)
     first = stack.accepted("plain", sent[:70])
@@ -76,7 +57,7 @@ def test_each_row_of_a_job_comes_back_once_with_its_vector(stack):
     assert (status["tokens"], status["waiting"], status["chunks_waiting"]) == (600, 0, 0)
     for limit in (1, 7, 1000):
         assert_right(stack.results("plain", limit=limit), sent)
-    assert messages(stack.url, subjects.STREAM_BULK) == 0
+    assert stack.messages(subjects.STREAM_BULK) == 0
 
 
 @pytest.mark.parametrize("form", ["json", "msgpack"])
@@ -252,10 +233,10 @@ def test_a_cancelled_job_drops_what_waits_and_takes_no_more(make_stack):
     stack.ready("/health/live")
     stack.accepted("gone", rows(50))
     stack.accepted("stays", rows(20, seed=11), last=True)
-    before = messages(stack.url, subjects.STREAM_BULK)
+    before = stack.messages(subjects.STREAM_BULK)
     cancelled = stack.http("DELETE", "/v1/jobs/gone").json()
     assert (cancelled["state"], cancelled["submitted"], cancelled["done"]) == ("cancelled", 50, 0)
-    assert (before, messages(stack.url, subjects.STREAM_BULK)) == (7 + 3, 3)
+    assert (before, stack.messages(subjects.STREAM_BULK)) == (7 + 3, 3)
     assert stack.http("DELETE", "/v1/jobs/gone").json()["state"] == "cancelled"
     response = stack.submit("gone", rows(50))
     assert (response.status_code, response.json()["error"]["code"]) == (409, "job_conflict")
@@ -308,10 +289,9 @@ def test_without_jetstream_jobs_are_refused_with_the_reason_and_queries_are_not(
 def test_a_stream_with_other_settings_is_left_alone_and_named_with_the_remedy(
     make_stack, start_nats: Callable[..., NatsHandle]
 ):
-    nats = start_nats()
+    stack = make_stack(start_nats().url)
     other = {"name": "HEDGEROW_RESULT", "subjects": ["something.else"], "storage": "memory"}
-    js(nats.url, lambda js: js.call("STREAM.CREATE.HEDGEROW_RESULT", other))
-    stack = make_stack(nats.url)
+    stack.streams(lambda js: js.call("STREAM.CREATE.HEDGEROW_RESULT", other))
     gateway = stack.gateway("g0")
     stack.worker("w0")
     stack.ready()
@@ -320,9 +300,9 @@ def test_a_stream_with_other_settings_is_left_alone_and_named_with_the_remedy(
     message = response.json()["error"]["message"]
     assert "HEDGEROW_RESULT exists with subjects" in message and "nats stream rm" in message
     assert "HEDGEROW_RESULT exists" in gateway.log.read_text()
-    info = js(nats.url, lambda js: js.stream_info("HEDGEROW_RESULT"))
+    info = stack.streams(lambda js: js.stream_info("HEDGEROW_RESULT"))
     assert info["config"]["subjects"] == ["something.else"], "it was not changed"
-    js(nats.url, lambda js: js.call("STREAM.DELETE.HEDGEROW_RESULT"))
+    stack.streams(lambda js: js.call("STREAM.DELETE.HEDGEROW_RESULT"))
     assert stack.accepted("other", rows(3), last=True)["rows"] == 3
     assert stack.complete("other")["done"] == 3
 

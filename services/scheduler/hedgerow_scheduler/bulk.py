@@ -89,7 +89,7 @@ class BulkLane:
         self._aside: deque[Item] = deque()
         self._running = 0
         self._unstored_bytes = 0
-        self._stopping = False
+        self._stopping = self._halted = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -97,6 +97,12 @@ class BulkLane:
         await self._feed.start()
         self._worker.after_turn.append(self._feed.look)
         self._spawn(self._keep_alive())
+
+    def halt(self) -> None:
+        """This process ends at once and not in good order. What it gives back must not come to
+        it again: it would be blamed for one more death."""
+        self._halted = True
+        self._feed.halt()
 
     async def stop_pulling(self) -> None:
         """Take no more; what waits behind suspects goes back at once."""
@@ -147,7 +153,7 @@ class BulkLane:
         if known is not None:
             known.delivery = delivery  # it was late with us, not lost
             return
-        if self._stopping:
+        if self._stopping or self._halted:
             delivery.nak()
             return
         self._counts["bulk_pulled"] += 1

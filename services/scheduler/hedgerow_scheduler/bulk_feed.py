@@ -35,10 +35,14 @@ class Feed:
             await pull.start()
         self._tasks = [asyncio.create_task(self._feed(pull)) for pull in self._pulls]
 
-    async def stop(self) -> None:
-        """Ask for nothing more; returns once all that was on the way has arrived."""
+    def halt(self) -> None:
+        """Ask for nothing more, from this moment."""
         for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        """Ask for nothing more; returns once all that was on the way has arrived."""
+        self.halt()
         with contextlib.suppress(RetryableError):
             await asyncio.gather(*(pull.stop() for pull in self._pulls))
 

@@ -24,7 +24,7 @@ from hedgerow_shared.errors import (
 
 NO_STREAM, NO_MESSAGE = 10059, 10037
 NAME_IN_USE, CONSUMER_EXISTS = 10058, 10148
-NO_CONSUMER = 10014
+NO_ROOM = 10047
 WRONG_SEQUENCE = (10071, 10164)
 
 _READ_S = 5.0
@@ -200,8 +200,9 @@ class JetStream:
             ) from None
         except DeadlineError:
             raise StorageError(
-                f"the NATS server did not confirm {subject} within {timeout_s:g} s: its disk is "
-                "full or slow, or its cluster has no leader (its log says which)"
+                f"the NATS server did not confirm {subject} within {timeout_s:g} s: its disk "
+                "is slow or was full (free some and restart that server), or its cluster has no "
+                "leader; its log says which"
             ) from None
         except WorkerLostError as error:
             raise StorageError(error.message) from None

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow_shared import subjects
-from hedgerow_shared.bus.jetstream import CONSUMER_EXISTS, NAME_IN_USE, JetStream, JetStreamError
+from hedgerow_shared.bus.jetstream import (
+    CONSUMER_EXISTS,
+    NAME_IN_USE,
+    NO_ROOM,
+    JetStream,
+    JetStreamError,
+)
 from hedgerow_shared.bus.jetstream_kv import stream_of
 from hedgerow_shared.errors import HedgerowError, StorageError
 from hedgerow_shared.jobs import consumer_name
@@ -19,8 +25,8 @@ _log = logging.getLogger("hedgerow.bulk")
 _NS = 1_000_000_000
 _WINDOW_S = 300
 """A chunk or result sent again within this time is recognised by its message id."""
-_JOBS_BYTES = 64 << 20
-_DEAD_BYTES = 64 << 20
+_JOBS_BYTES = 16 << 20
+_DEAD_BYTES = 16 << 20
 _ENSURE_S = 1.8
 _RETRY_S = 5.0
 
@@ -35,7 +41,7 @@ class StreamOptions:
 
     replicas: int = 1
     max_bytes: int = 1 << 30
-    result_max_bytes: int = 4 << 30
+    result_max_bytes: int = 2 << 30
     max_age_s: float = 7 * 86_400
     result_max_age_s: float = 7 * 86_400
     ack_wait_s: float = 15.0
@@ -162,6 +168,12 @@ class Streams:
                 await self._js.call(f"STREAM.CREATE.{name}", config)
                 return
             except JetStreamError as error:
+                if error.err_code == NO_ROOM:
+                    raise StorageError(
+                        f"stream {name} of {config['max_bytes']} bytes does not fit into what this "
+                        "NATS server may store: start the gateway with smaller --bulk-max-bytes "
+                        "and --bulk-result-max-bytes"
+                    ) from None
                 if error.err_code != NAME_IN_USE:
                     raise StorageError(f"stream {name} cannot be made: {error.message}") from None
             info = await self._js.stream_info(name) or {"config": {}}
