@@ -132,7 +132,7 @@ def test_missing_weights_are_one_line_with_the_remedy(start_up, tmp_path, minilm
     bare.mkdir()
     for name in ("config.json", "tokenizer.json"):
         (bare / name).write_bytes((minilm_folder / name).read_bytes())
-    up = start_up("--model", f"m={bare}", "--workers", "1", ready=False)
+    up = start_up("--model", f"m={bare}", "--workers", "3", ready=False)
     assert up.wait_ended() == 2, up.log()
     assert "Traceback" not in up.log()
     assert "safetensors" in up.stderr[-1]

@@ -107,7 +107,8 @@ class Keeper:
         status = await child.wait()
         self.child = None
         last_line = child.last_line
-        if self.started_once or status != CANNOT_START:
+        # Several children fail alike; while stopping, one of them has been reported already.
+        if not self._stopping.is_set() and (self.started_once or status != CANNOT_START):
             child.release_held_line()
         return status, last_line
 
