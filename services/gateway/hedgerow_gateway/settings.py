@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bulk_chunk_tokens: Count = 4096
     bulk_ack_wait_s: Annotated[float, msgspec.Meta(ge=1)] = 15.0
     bulk_max_bytes: Count = 1 << 30
-    bulk_result_max_bytes: Count = 4 << 30
+    bulk_result_max_bytes: Count = 2 << 30
     bulk_max_age_s: Seconds = 7 * 86_400.0
     bulk_result_max_age_s: Seconds = 7 * 86_400.0
     bulk_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
