@@ -1,0 +1,88 @@
+"""Sections that ask whether answers are right: parity, graphs, poison, races."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.bench import Bench, random_batch, vectors
+from hedgerow_engine.attention.choose import BACKENDS
+from hedgerow_shared.ragged import Lane
+
+LENGTHS = (1, 5, 17, 40, 128, 300, 512)
+WITHIN = 0.999  # the divergence allowed between engines: a tenth of a per cent of cosine
+
+
+def parity(bench: Bench) -> None:
+    """Every backend in bf16 against SDPA in float32 on the same weights; eager, then replayed."""
+    for shape in bench.shapes:
+        seqlens = [n for n in LENGTHS if n <= shape.max_tokens]
+        batch = random_batch(shape, seqlens)
+        with bench.engine(shape, dtype="float32", attention="sdpa") as engine:
+            right = vectors(engine, batch)
+        for name in BACKENDS:
+            if name not in bench.installed:
+                bench.add("parity", shape.name, name, "cosine", 0, note="absent")
+                continue
+            with bench.engine(shape, attention=name) as engine:
+                answers = [vectors(engine, batch) for _ in range(3)]
+                used = engine.stats()
+            cosine = float((answers[0] * right).sum(1).min())
+            bench.add(
+                "parity",
+                shape.name,
+                name,
+                "cosine",
+                len(seqlens),
+                rate=cosine,
+                extra={
+                    "replay_equals_eager": str(np.array_equal(answers[0], answers[2])).lower(),
+                    "replayed": used["graph_replayed"],
+                },
+                note="" if cosine >= WITHIN else f"FAILED: below {WITHIN}",
+            )
+
+
+def fp8(bench: Bench) -> None:
+    """What float8 costs: its cosine against the 16-bit engine, and its time beside it."""
+    for shape in bench.shapes:
+        batch = random_batch(shape, [min(128, shape.max_tokens)])
+        with bench.engine(shape) as engine:
+            right = vectors(engine, batch)
+        with bench.engine(shape, fp8=True) as engine:
+            got = vectors(engine, batch)
+        cosine = float((got * right).sum(1).min())
+        bench.add("float8", shape.name, "hedgerow fp8", "cosine", 1, rate=cosine)
+
+
+def race(bench: Bench) -> None:
+    """Two batches in flight, other lengths at every step, against one at a time."""
+    shape = bench.shapes[0]
+    rng = np.random.default_rng(7)
+    longest = min(64, shape.max_tokens)
+    batches = [
+        random_batch(shape, rng.integers(1, longest, rng.integers(1, 8)).tolist(), seed=i)
+        for i in range(bench.sizes.race_steps)
+    ]
+    with bench.engine(shape) as engine:
+        for batch in batches:  # every shape reaches its graph first
+            vectors(engine, batch)
+        alone = [vectors(engine, batch) for batch in batches]
+        flying: deque[Any] = deque()
+        together: list[np.ndarray] = []
+        for batch in batches:
+            if len(flying) == 2:
+                together.append(_rows(flying.popleft()))
+            flying.append(engine.step(batch, Lane.QUERY))
+        together += [_rows(lazy) for lazy in flying]
+    wrong = sum(not np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+    note = "" if not wrong else f"FAILED: {wrong} answers differ"
+    bench.add(
+        "race", "depth 2, other lengths", "hedgerow", "wrong", len(batches), rate=wrong, note=note
+    )
+
+
+def _rows(lazy: Any) -> np.ndarray:
+    return np.stack([row[0] for row in lazy.result().rows])
