@@ -31,9 +31,10 @@ port: {port}
 max_payload: 1MB
 max_pending: 64MB
 write_deadline: "2s"
-# The default of two minutes would leave a hung worker in its queue group for that long.
+# By default a hung worker would stay in its queue group for minutes: here it is out within three
+# pings. The server skips one where it has just heard something.
 ping_interval: "5s"
-ping_max: 2
+ping_max: 1
 lame_duck_duration: "30s"
 lame_duck_grace_period: "1s"
 """

@@ -81,6 +81,14 @@ def test_messages_read_after_a_stop_are_as_old_as_the_stop_until_all_are_read(sc
     assert scene.dog.age_s() == 0.0
 
 
+def test_a_long_start_is_no_standing_still(scene: Scene) -> None:
+    scene.now += 30.0
+    scene.dog.begin()
+    assert scene.dog.age_s() == 0.0
+    scene.run(1.0)
+    assert (scene.stalls, scene.dog.age_s()) == (0, 0.0)
+
+
 def test_a_loop_that_is_only_a_little_late_did_not_stand_still(scene: Scene) -> None:
     scene.now += scene.dog.period_s + 0.2
     scene.dog.tick()

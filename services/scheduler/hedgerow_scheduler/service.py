@@ -146,8 +146,9 @@ class Service:
         self._micro.metadata = fleet.metadata(self._id, self._models)
 
     async def _live(self) -> int:
-        await self._join()
+        self._watchdog.begin()
         ticking = asyncio.create_task(self._tick())
+        await self._join()
         # What start-up left on the heap stays: collections need not look at it again.
         gc.collect()
         gc.freeze()
@@ -281,4 +282,6 @@ class Service:
             return
         _log.error("worker %s ends: %s", self._id, reason)
         self._failed.set_result(code)
+        if self._bulk is not None:
+            self._bulk.halt()
         self._worker.abandon(WorkerLostError(f"worker {self._id} went down: {reason}"))

@@ -45,6 +45,10 @@ class Watchdog:
         self._last_s = clock()
         self._stalled_s = 0.0
 
+    def begin(self) -> None:
+        """From now on ticks are due: what took long before, at start, was no standing still."""
+        self._last_s = self._clock()
+
     def tick(self) -> None:
         late_s = self._late_s()
         self._last_s = self._clock()
