@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from native_arrays import acts, floats
+from native_arrays import acts, floats, pack
 
 from hedgerow_engine.native import epilogue
 from hedgerow_engine.native.gemm import gemm
-from hedgerow_engine.native.packing import interleave_gate, pack
 
 EPILOGUES = {
     "store": epilogue.store(),
@@ -83,12 +82,3 @@ def test_only_the_asked_column_blocks_are_written(callee, rung) -> None:
     inside = slice(rung.columns, 2 * rung.columns)
     assert np.array_equal(part[:, inside], whole[:, inside])
     assert (np.delete(part, np.r_[inside], axis=1) == 7).all()
-
-
-def test_interleaving_puts_a_gate_beside_its_up_column(rung) -> None:
-    half = rung.columns // 2
-    gate = np.arange(4 * half, dtype=np.float32)[:, None].repeat(3, 1)
-    mixed = interleave_gate(gate, gate + 1000, rung)
-    assert mixed.shape == (8 * half, 3)
-    assert np.array_equal(mixed[:half, 0], np.arange(half))
-    assert np.array_equal(mixed[half : 2 * half, 0], np.arange(half) + 1000)

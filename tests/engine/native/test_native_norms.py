@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_arrays import acts, floats
+from native_arrays import acts, floats, to_bfloat16
 
 from hedgerow_engine.native.embed import EmbedSpec, embed_sequence
 from hedgerow_engine.native.norms import norm_rows
-from hedgerow_engine.native.packing import to_bfloat16
 
 
 def _norm(kind, x, weight, bias, eps):
@@ -79,7 +78,7 @@ def test_embedding_sums_word_and_position_by_token_type(
     word = g.normal(size=(50, width)).astype(np.float32)
     tables = g.normal(size=(2 * positions, width)).astype(np.float32)
     raw = {"F32": word, "F16": word.astype(np.float16), "BF16": to_bfloat16(word)}[table]
-    spec = EmbedSpec(width, table, positions, typed=True, scale=2.0)
+    spec = EmbedSpec(width, table, positions, types=2, scale=2.0)
     ids = np.array([4, 49, 0, 7, 7], np.int32)
     x = np.zeros((5, width), np.float32)
     call = callee(rung, spec, lambda unit: embed_sequence(unit, spec), 4, 2)

@@ -11,7 +11,9 @@ from transformers import BertConfig, BertModel
 from hedgerow_engine.native import model as model_module
 from hedgerow_engine.native.build import word_table_dtype
 from hedgerow_engine.native.families import UnsupportedError, family_of
+from hedgerow_engine.native.packing import Packer
 from hedgerow_engine.native.reference import reference_row
+from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import read_card
 
@@ -44,7 +46,7 @@ def test_a_wrong_program_or_packing_is_refused_before_it_serves(
     bert, rung, monkeypatch, what: str
 ) -> None:
     if what == "packing":
-        monkeypatch.setattr(model_module, "pack", _shifted(model_module.pack))
+        monkeypatch.setattr(Packer, "matrix", _shifted(Packer.matrix))
     else:
         monkeypatch.setattr(model_module, "LOG2_E", 40.0)
     with pytest.raises(UnsupportedError, match="self-test failed: a sequence of"):
@@ -58,7 +60,8 @@ def test_weights_that_are_not_numbers_fail_the_test(bert, monkeypatch) -> None:
 
 
 def _shifted(pack):
-    def wrong(weight, rung, out=None):
-        return pack(np.roll(weight, 1, axis=0), rung, out)
+    def wrong(self, raw, scales, target):
+        rolled = np.ascontiguousarray(np.roll(raw.data, 1, axis=0))
+        pack(self, RawTensor(raw.name, raw.dtype, rolled, raw.file), scales, target)
 
     return wrong

@@ -208,9 +208,9 @@ class _Tile:
             weights = [exp2(k, k.load(self._score_at(i, vector + n)) - top) for n in range(count)]
             place = self._weight_at(i, vector * self.rung.lanes)
             if count == 2 and self.rung.group == 2:
-                new_sums[i] = k.dot(
-                    new_sums[i], k.store_pair(weights[0], weights[1], place), k.ones()
-                )
+                pair = k.narrow(weights)
+                k.store_operand(pair, place)
+                new_sums[i] = k.dot(new_sums[i], pair, k.ones())
                 continue
             for n, weight in enumerate(weights):
                 k.store_act(weight, place + n * self.rung.lanes * self.rung.act_bytes)

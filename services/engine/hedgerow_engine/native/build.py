@@ -13,7 +13,8 @@ from hedgerow_engine.native.compiler import Program, compile_unit, host_features
 from hedgerow_engine.native.families import UnsupportedError, family_of
 from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.model import PackedModel
-from hedgerow_engine.native.program import write_program
+from hedgerow_engine.native.packing import Packer
+from hedgerow_engine.native.program import exports, write_program
 from hedgerow_engine.native.rungs import Rung, choose_rung
 from hedgerow_engine.native.selftest import self_test
 from hedgerow_engine.native.threads import usable_threads
@@ -74,7 +75,8 @@ def build(
     tensors = family.tensors(card, weights, g)
     threads = usable_threads(threads, log)
     program = load_program(g, chosen, threads=threads, log=log, cache=cache or cache_folder())
-    model = PackedModel(tensors, chosen, max_positions=card.max_seq_len)
+    packer = Packer(program.function, chosen)
+    model = PackedModel(tensors, chosen, packer, max_positions=card.max_seq_len)
     failure = self_test(program, model, tensors, chosen, threads=threads)
     if failure:
         raise UnsupportedError(failure)
@@ -84,20 +86,20 @@ def build(
 
 def load_program(g: Geometry, rung: Rung, *, threads: int, log: Log, cache: Path) -> Program:
     """The machine code of a geometry, from the cache or compiled now."""
-    exports = ["advance"] if threads == 1 else ["advance", "helper", "dismiss"]
+    names = exports(threads)
     key = program_key(_llvmlite_version(), target_of(rung), rung, g, threads > 1)
     objects = ObjectCache(cache, log)
     cached = objects.get(key)
     if cached is not None:
         try:
-            return Program(cached, exports)
+            return Program(cached, names)
         except RuntimeError as error:
             log(f"native object cache: {key} does not link ({error}); compiling again")
     start = time.perf_counter()
     compiled = compile_unit(write_program(g, rung, threads=threads))
     log(f"native: compiled for {rung.name} in {time.perf_counter() - start:.2f} s")
     objects.put(key, compiled)
-    return Program(compiled, exports)
+    return Program(compiled, names)
 
 
 def word_table_dtype(weights: Weights) -> str:

@@ -9,14 +9,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from hedgerow_engine.native.ir import Function, Unit
-from hedgerow_engine.native.values import BFLOAT, F16, F32
+from hedgerow_engine.native.values import BFLOAT, F16, F32, ir
 
 TableKind = Literal["F32", "F16", "BF16"]
-_IR_TYPES = {"F32": (F32, 4), "F16": (F16, 2), "BF16": (BFLOAT, 2)}
+IR_TYPES: Mapping[TableKind, tuple[ir.Type, int]] = {
+    "F32": (F32, 4),
+    "F16": (F16, 2),
+    "BF16": (BFLOAT, 2),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def _embed(unit: Unit, spec: EmbedSpec) -> Function:
     k = unit.kernel("embed", ptrs=4, ints=2)
     ids, word, table, x = k.ptrs
     length, pair_start = k.ints
-    kind, item_bytes = _IR_TYPES[spec.words]
+    kind, item_bytes = IR_TYPES[spec.words]
     never = k.int(1 << 40)
     second_text = k.choose(pair_start > 0, pair_start, never)
     with k.loop(0, length) as token:

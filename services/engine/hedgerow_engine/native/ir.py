@@ -133,18 +133,22 @@ class Kernel(Flow):
         raw = self.b.fptrunc(value.v, self.act_vector) if narrow else value.v
         self.b.store(raw, p.v, align=self.rung.act_bytes)
 
-    def store_pair(self, low: Real, high: Real, p: Ptr) -> Operand:
-        """Round two vectors, store them one after the other, and give them as one operand."""
+    def narrow(self, values: Sequence[Real]) -> Operand:
+        """`group` vectors of float32, rounded and one after the other."""
+        if self.rung.group == 1:
+            return Operand(values[0].v)
+        low, high = values
         if self.rung.name == "avx512bf16":
             name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
             function = self.unit.external(name, self.operand, [self.vector, self.vector])
-            raw = self.b.call(function, [high.v, low.v])
-        else:
-            both = ir.VectorType(I32, 2 * self.rung.lanes)
-            order = ir.Constant(both, [I32(lane) for lane in range(both.count)])
-            raw = self.b.fptrunc(self.b.shuffle_vector(low.v, high.v, order), self.operand)
-        self.b.store(raw, p.v, align=2)
-        return Operand(raw)
+            return Operand(self.b.call(function, [high.v, low.v]))
+        both = ir.VectorType(I32, 2 * self.rung.lanes)
+        order = ir.Constant(both, [I32(lane) for lane in range(both.count)])
+        wide = self.b.shuffle_vector(low.v, high.v, order)
+        return Operand(self.b.fptrunc(wide, self.operand))
+
+    def store_operand(self, value: Operand, p: Ptr) -> None:
+        self.b.store(value.v, p.v, align=self.rung.act_bytes)
 
     def ones(self) -> Operand:
         """1 in both numbers of every pair."""

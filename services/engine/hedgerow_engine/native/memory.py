@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 LINE = 64
 
+Bytes = npt.NDArray[Any]
+"""An array whose memory a program reads or writes."""
+
 
 def padded(num_bytes: int) -> int:
     """Rounded up to whole cache lines."""

@@ -9,24 +9,29 @@ import numpy.typing as npt
 
 from hedgerow_engine.native.approx import LOG2_E
 from hedgerow_engine.native.memory import Memory, address, padded
-from hedgerow_engine.native.packing import Floats, interleave_gate, pack
+from hedgerow_engine.native.packing import Packer
 from hedgerow_engine.native.rungs import Rung
-from hedgerow_engine.native.tensors import Affine, LayerTensors, ModelTensors, Rope
+from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors, Norm, Rope
 from hedgerow_engine.native.words import LAYER, MODEL, TAIL, Layout, Words
+
+_WIDEST = 1 << 16
 
 
 class PackedModel:
     """Everything a program reads of a model. Word embeddings stay in their mapped file."""
 
-    def __init__(self, tensors: ModelTensors, rung: Rung, *, max_positions: int) -> None:
-        self._rung, self._geometry = rung, tensors.geometry
+    def __init__(
+        self, tensors: ModelTensors, rung: Rung, packer: Packer, *, max_positions: int
+    ) -> None:
+        self._rung, self._geometry, self._packer = rung, tensors.geometry, packer
         self.num_layers = tensors.num_layers
         self._max_positions = max_positions
         self._kept: list[npt.NDArray[Any]] = [tensors.word.data]
         self._scale = tensors.scale or tensors.geometry.head_dim**-0.5
         self._ropes: dict[Rope, int] = {}
         self._biases: dict[int, tuple[int, int]] = {}
-        self._zeros = np.zeros(1 << 16, np.float32)
+        self._zeros = np.zeros(_WIDEST, np.float32)
+        self._ones = np.ones(_WIDEST, np.float32)
         self._memory = Memory(tensors.num_layers * self._layer_bytes())
         self._layers = LAYER.new(tensors.num_layers)
         for i in range(tensors.num_layers):
@@ -64,27 +69,31 @@ class PackedModel:
         ):
             self._put_norm(MODEL, self.words, name, norm)
         steps = TAIL.new(max(1, len(tensors.tail)))
-        for words, step, affine in zip(steps, tensors.geometry.tail, tensors.tail):
-            if step.kind == "dense":
-                TAIL.put(words, weight=self._keep(affine.weight), bias=self._keep(affine.bias))
+        for words, part in zip(steps, tensors.tail):
+            if isinstance(part, Affine):
+                weight, bias = self._keep(part.weight.float32()), self._keep(part.bias)
+                TAIL.put(words, weight=weight, bias=bias)
             else:
-                self._put_norm(TAIL, words, "weight", affine, "bias")
+                self._put_norm(TAIL, words, "weight", part, "bias")
         MODEL.put(self.words, tail=address(steps))
         self._kept.append(steps)
 
     def _pack_layer(self, words: Words, layer: LayerTensors) -> None:
         g = self._geometry
         # The softmax runs in powers of two, and its scale is part of the queries.
-        scale = LOG2_E * self._scale
-        q_rows = np.ones(g.qkv_width, np.float32)
-        q_norm = layer.q_norm
+        scale = np.float32(LOG2_E * self._scale)
+        q_rows, q_norm = self._ones[: g.qkv_width].copy(), layer.q_norm
         if q_norm is None:
             q_rows[: g.context_width] = scale
         else:
-            q_norm = (q_norm * scale).astype(np.float32)
-        self._put_matrix(words, "qkv", _scaled(layer.qkv, q_rows))
+            q_norm = q_norm * scale
+        qkv_bias = None if layer.qkv.bias is None else layer.qkv.bias * q_rows
+        self._put_matrix(words, "qkv", Affine(layer.qkv.weight, qkv_bias), q_rows)
         self._put_matrix(words, "o", layer.o)
-        self._put_matrix(words, "up", self._up(layer))
+        if layer.gate is None:
+            self._put_matrix(words, "up", layer.up)
+        else:
+            self._put_gated(words, layer.gate, layer.up)
         self._put_matrix(words, "down", layer.down)
         self._put_norm(LAYER, words, "attention_norm", layer.attention_norm)
         self._put_norm(LAYER, words, "mlp_norm", layer.mlp_norm)
@@ -102,24 +111,29 @@ class PackedModel:
             place, step = self._bias(layer.bias)
             LAYER.put(words, bias=place, bias_step=step)
 
-    def _up(self, layer: LayerTensors) -> Affine:
-        gate, up = layer.gate, layer.up
-        if gate is None:
-            return up
-        weight = interleave_gate(gate.weight, up.weight, self._rung)
-        if gate.bias is None or up.bias is None:
-            return Affine(weight)
-        return Affine(weight, interleave_gate(gate.bias, up.bias, self._rung))
-
-    def _put_matrix(self, words: Words, name: str, affine: Affine) -> None:
+    def _put_matrix(
+        self, words: Words, name: str, affine: Affine, rows: Floats | None = None
+    ) -> None:
+        """rows: what each row is multiplied with."""
         n, k = affine.weight.shape
         target = self._memory.take(n * k * self._rung.act_bytes)
-        pack(affine.weight, self._rung, out=target)
+        self._packer.matrix(affine.weight, self._ones[:n] if rows is None else rows, target)
         bias = affine.bias if affine.bias is not None else self._zeros[:n]
         LAYER.put(words, **{name: address(target), f"{name}_bias": self._keep(bias)})
 
+    def _put_gated(self, words: Words, gate: Affine, up: Affine) -> None:
+        n, k = gate.weight.shape
+        target = self._memory.take(2 * n * k * self._rung.act_bytes)
+        self._packer.gated(gate.weight, up.weight, self._ones[:n], target)
+        bias = self._zeros[: 2 * n]
+        if gate.bias is not None and up.bias is not None:
+            half = self._rung.columns // 2
+            pairs = [part.reshape(n // half, 1, half) for part in (gate.bias, up.bias)]
+            bias = np.concatenate(pairs, axis=1).reshape(2 * n)
+        LAYER.put(words, up=address(target), up_bias=self._keep(bias))
+
     def _put_norm(
-        self, layout: Layout, words: Words, name: str, norm: Affine | None, bias_name: str = ""
+        self, layout: Layout, words: Words, name: str, norm: Norm | None, bias_name: str = ""
     ) -> None:
         """A layer norm without bias adds zeros."""
         if norm is None:
@@ -153,8 +167,3 @@ class PackedModel:
         kept = np.ascontiguousarray(array, np.float32)
         self._kept.append(kept)
         return address(kept)
-
-
-def _scaled(affine: Affine, rows: Floats) -> Affine:
-    bias = None if affine.bias is None else affine.bias * rows
-    return Affine(affine.weight * rows[:, None], bias)

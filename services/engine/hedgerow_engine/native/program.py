@@ -20,6 +20,7 @@ from hedgerow_engine.native.layer import (
     sequence_rows,
 )
 from hedgerow_engine.native.norms import norm_rows
+from hedgerow_engine.native.packing import PACK_EXPORTS, write_packers
 from hedgerow_engine.native.pooling import copy_row, pool, tail_step, unit_row
 from hedgerow_engine.native.rotary import write_places
 from hedgerow_engine.native.rungs import Rung
@@ -30,9 +31,9 @@ _SINGLE_ROW = frozenset({"cls", "lasttoken"})
 
 
 def write_program(g: Geometry, rung: Rung, *, threads: int) -> Unit:
-    """The module of a model: exports `advance` and, for several threads, `helper` and
-    `dismiss`."""
+    """The module of a model; it exports the functions of `exports(threads)`."""
     unit = Unit(rung)
+    write_packers(unit)
     stages = _Stages(unit, g, threads)
 
     def run(k: Kernel, model: Ptr, crew: Ptr, frame: Ptr, first: Int, last: Int, me: Int) -> None:
@@ -49,6 +50,11 @@ def write_program(g: Geometry, rung: Rung, *, threads: int) -> Unit:
     run(k, model, crew, frame, k.ints[0], k.ints[1], k.int(0))
     k.done()
     return unit
+
+
+def exports(threads: int) -> tuple[str, ...]:
+    """advance and the packers; for several threads, helper and dismiss too (see `crew`)."""
+    return ("advance", *PACK_EXPORTS, *(("helper", "dismiss") if threads > 1 else ()))
 
 
 def answer_width(g: Geometry, rung: Rung) -> int:

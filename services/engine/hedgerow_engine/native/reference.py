@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from hedgerow_engine.native.geometry import Geometry, TailStep
 from hedgerow_engine.native.norms import NormKind
-from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors
+from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors, Norm
+from hedgerow_engine.weightfile import RawTensor
 from hedgerow_shared.modelcard import PoolingMode
 
 _ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
@@ -33,9 +34,8 @@ def reference_row(
 ) -> Floats:
     """One row of the answer, not scaled to length 1: embed, `num_layers` layers, pool, tail."""
     g = model.geometry
-    x = model.word.data[ids]
-    x = ((x.astype(np.uint32) << 16).view(np.float32) if model.word.dtype == "BF16" else x) * 1.0
-    x = x.astype(np.float32) * np.float32(g.embed.scale)
+    words = RawTensor(model.word.name, model.word.dtype, model.word.data[ids], model.word.file)
+    x = words.float32() * np.float32(g.embed.scale)
     if model.table is not None:
         x = x + model.table[: len(ids) if g.embed.positions else 1]
     if model.embed_norm is not None:
@@ -45,19 +45,19 @@ def reference_row(
     if model.final_norm is not None:
         x = _norm(x, model.final_norm, g.norm, g.eps)
     row = np.concatenate([_pool(x, mode) for mode in g.poolings])
-    for step, affine in zip(g.tail, model.tail, strict=True):
-        row = _tail(row, step, affine)
+    for step, weights in zip(g.tail, model.tail, strict=True):
+        row = _tail(row, step, weights)
     return row.astype(np.float32)
 
 
 def layer_forward(g: Geometry, layer: LayerTensors, x: Floats, *, scale: float) -> Floats:
     """[length, hidden] -> [length, hidden]."""
 
-    def norm(x: Floats, affine: Affine | None) -> Floats:
-        return x if affine is None else _norm(x, affine, g.norm, g.eps)
+    def norm(x: Floats, norm: Norm | None) -> Floats:
+        return x if norm is None else _norm(x, norm, g.norm, g.eps)
 
     def after(x: Floats, weight: Floats | None) -> Floats:
-        return norm(x, None if weight is None else Affine(weight))
+        return norm(x, None if weight is None else Norm(weight))
 
     inner = norm(x, layer.attention_norm) if g.norm_first else x
     context = _attend(g, layer, _linear(inner, layer.qkv), scale)
@@ -74,8 +74,8 @@ def _attend(g: Geometry, layer: LayerTensors, qkv: Floats, scale: float) -> Floa
     ends = np.cumsum([g.heads, g.kv_heads]) * g.head_dim
     q, k, v = (part.reshape(length, -1, g.head_dim) for part in np.split(qkv, ends, axis=1))
     if layer.q_norm is not None and layer.k_norm is not None:
-        q = _norm(q, Affine(layer.q_norm), "rms", g.eps)
-        k = _norm(k, Affine(layer.k_norm), "rms", g.eps)
+        q = _norm(q, Norm(layer.q_norm), "rms", g.eps)
+        k = _norm(k, Norm(layer.k_norm), "rms", g.eps)
     if layer.rope is not None:
         table = layer.rope.table(g.head_dim, length)
         q, k = _rotate(q, table), _rotate(k, table)
@@ -93,8 +93,12 @@ def _attend(g: Geometry, layer: LayerTensors, qkv: Floats, scale: float) -> Floa
 
 def _rotate(x: Floats, table: Floats) -> Floats:
     cos, sin = table[:, None, 0], table[:, None, 1]
-    low, high = np.split(x, 2, axis=-1)
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    half = x.shape[-1] // 2
+    low, high = x[..., :half], x[..., half:]
+    turned = np.empty_like(x)
+    turned[..., :half] = low * cos - high * sin
+    turned[..., half:] = high * cos + low * sin
+    return turned
 
 
 def _mlp(g: Geometry, layer: LayerTensors, x: Floats) -> Floats:
@@ -105,15 +109,15 @@ def _mlp(g: Geometry, layer: LayerTensors, x: Floats) -> Floats:
 
 
 def _linear(x: Floats, affine: Affine) -> Floats:
-    product = x @ affine.weight.T
+    product = x @ affine.weight.float32().T
     return product if affine.bias is None else product + affine.bias
 
 
-def _norm(x: Floats, affine: Affine, kind: NormKind, eps: float) -> Floats:
+def _norm(x: Floats, norm: Norm, kind: NormKind, eps: float) -> Floats:
     if kind == "layer":
         x = x - x.mean(axis=-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * affine.weight
-    return x if affine.bias is None else x + affine.bias
+    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * norm.weight
+    return x if norm.bias is None else x + norm.bias
 
 
 def _pool(x: Floats, mode: PoolingMode) -> Floats:
@@ -130,11 +134,12 @@ def _pool(x: Floats, mode: PoolingMode) -> Floats:
     return x.sum(axis=0) / np.float32(sqrt(length) if mode == "mean_sqrt_len" else length)
 
 
-def _tail(row: Floats, step: TailStep, affine: Affine) -> Floats:
+def _tail(row: Floats, step: TailStep, weights: Affine | Norm | None) -> Floats:
     if step.kind == "unit":
         return row / np.float32(max(np.linalg.norm(row), 1e-12))
     if step.kind == "quantize":
         return np.asarray(np.round(np.tanh(row) * 127), np.float32)
-    if step.kind != "dense":
-        return _norm(row, affine, step.kind, step.eps)
-    return _ACTIVATIONS[step.activation](_linear(row, affine))
+    if isinstance(weights, Norm) and step.kind != "dense":
+        return _norm(row, weights, step.kind, step.eps)
+    assert isinstance(weights, Affine)
+    return _ACTIVATIONS[step.activation](_linear(row, weights))

@@ -7,7 +7,7 @@ layer exists twice in memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -59,7 +59,15 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """A matrix [n, k] and its bias [n], or a norm's weight [n] and bias [n]."""
+    """A matrix [n, k] as it lies in its file, and its bias [n]."""
+
+    weight: RawTensor
+    bias: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A norm's weight [n] and bias [n]."""
 
     weight: Floats
     bias: Floats | None = None
@@ -82,8 +90,8 @@ class LayerTensors:
     gate: Affine | None
     up: Affine
     down: Affine
-    attention_norm: Affine | None
-    mlp_norm: Affine
+    attention_norm: Norm | None
+    mlp_norm: Norm
     after_attention_norm: Floats | None = None
     after_mlp_norm: Floats | None = None
     q_norm: Floats | None = None
@@ -96,7 +104,8 @@ class LayerTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensors:
-    """A whole model. `layer(i)` reads one layer; `tail`: one per step of geometry.tail.
+    """A whole model. `layer(i)` reads one layer; `tail`: one per step of geometry.tail,
+    None where it has no weights.
 
     word: [vocab, hidden] as it lies in the file
     scale: what scores are multiplied with; None = 1 / sqrt(head_dim)
@@ -107,8 +116,8 @@ class ModelTensors:
     num_layers: int
     word: RawTensor
     table: Floats | None
-    embed_norm: Affine | None
+    embed_norm: Norm | None
     layer: Callable[[int], LayerTensors]
-    final_norm: Affine | None = None
+    final_norm: Norm | None = None
     scale: float | None = None
-    tail: tuple[Affine, ...] = field(default=())
+    tail: tuple[Affine | Norm | None, ...] = ()

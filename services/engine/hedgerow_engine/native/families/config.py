@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from hedgerow_engine.native.geometry import Activation, TailActivation, TailStep
-from hedgerow_engine.native.tensors import Affine, Rope
-from hedgerow_engine.weights import Weights
+from hedgerow_engine.native.tensors import Affine, Norm, Rope
+from hedgerow_engine.weights import Weights, split
 from hedgerow_shared.modelcard import ModelCard, Module
 
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -147,12 +145,12 @@ def answer_steps(card: ModelCard) -> tuple[TailStep, ...]:
     return tuple(steps)
 
 
-def answer_tensors(card: ModelCard) -> tuple[Affine, ...]:
-    """The weights of `answer_steps`; steps without weights have an empty one."""
-    affines: list[Affine] = []
+def answer_tensors(card: ModelCard) -> tuple[Affine | None, ...]:
+    """The weights of `answer_steps`; None for steps without any."""
+    affines: list[Affine | None] = []
     for module in _answer_modules(card):
         if module.kind != "dense":
-            affines.append(Affine(np.zeros(0, np.float32)))
+            affines.append(None)
             continue
         weights = Weights.open(module.folder)
         n, k = int(module.config["out_features"]), int(module.config["in_features"])
@@ -163,29 +161,30 @@ def answer_tensors(card: ModelCard) -> tuple[Affine, ...]:
 
 def affine(weights: Weights, name: str, n: int, k: int) -> Affine:
     """A linear layer `name` of [n, k], with the bias its checkpoint has or lacks."""
-    weight = weights.take(f"{name}.weight", (n, k)).float32()
+    weight = weights.take(f"{name}.weight", (n, k))
     bias = weights.optional(f"{name}.bias", (n,))
     return Affine(weight, None if bias is None else bias.float32())
 
 
 def halves(affine: Affine) -> tuple[Affine, Affine]:
     """A linear layer of 2n rows as two of n."""
-    weights = np.split(affine.weight, 2)
-    biases = [None, None] if affine.bias is None else np.split(affine.bias, 2)
-    return Affine(weights[0], biases[0]), Affine(weights[1], biases[1])
+    first, second = split(affine.weight, 2)
+    half = first.shape[0]
+    biases = (None, None) if affine.bias is None else (affine.bias[:half], affine.bias[half:])
+    return Affine(first, biases[0]), Affine(second, biases[1])
 
 
 def fused(weights: Weights, names: list[str], sizes: list[int], k: int) -> Affine:
     """Linear layers of [size, k] each, below each other."""
     weight = weights.fused([f"{n}.weight" for n in names], [(size, k) for size in sizes])
     if not weights.has(f"{names[0]}.bias"):
-        return Affine(weight.float32())
+        return Affine(weight)
     bias = weights.fused([f"{n}.bias" for n in names], [(size,) for size in sizes])
-    return Affine(weight.float32(), bias.float32())
+    return Affine(weight, bias.float32())
 
 
-def norm(weights: Weights, name: str, n: int) -> Affine:
+def norm(weights: Weights, name: str, n: int) -> Norm:
     """A norm `name` of width n, with the bias its checkpoint has or lacks."""
     weight = weights.take(f"{name}.weight", (n,)).float32()
     bias = weights.optional(f"{name}.bias", (n,))
-    return Affine(weight, None if bias is None else bias.float32())
+    return Norm(weight, None if bias is None else bias.float32())

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-import numpy as np
-
 from hedgerow_engine.native.embed import EmbedSpec, TableKind
 from hedgerow_engine.native.families.config import (
     UnsupportedError,
@@ -25,7 +23,14 @@ from hedgerow_engine.native.families.config import (
     windowed_layers,
 )
 from hedgerow_engine.native.geometry import Geometry, TailStep
-from hedgerow_engine.native.tensors import EVERYWHERE, Affine, Floats, LayerTensors, ModelTensors
+from hedgerow_engine.native.tensors import (
+    EVERYWHERE,
+    Affine,
+    Floats,
+    LayerTensors,
+    ModelTensors,
+    Norm,
+)
 from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
@@ -80,7 +85,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
         table=None,
         embed_norm=None,
         layer=_Layers(card, weights, g).read,
-        final_norm=Affine(_norm(card, weights, "norm", g.hidden)),
+        final_norm=Norm(_norm(card, weights, "norm", g.hidden)),
         scale=None if scalar is None else float(scalar) ** -0.5,
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
@@ -117,8 +122,8 @@ class _Layers:
             gate=gate,
             up=up,
             down=affine(weights, f"{at}mlp.down_proj", g.hidden, g.intermediate),
-            attention_norm=Affine(self._norm(f"{at}input_layernorm")),
-            mlp_norm=Affine(self._norm(at + mlp_norm)),
+            attention_norm=Norm(self._norm(f"{at}input_layernorm")),
+            mlp_norm=Norm(self._norm(at + mlp_norm)),
             after_attention_norm=self._sandwich(f"{at}post_attention_layernorm"),
             after_mlp_norm=self._sandwich(f"{at}post_feedforward_layernorm"),
             q_norm=self._head_norm(f"{at}self_attn.q_norm"),
@@ -219,4 +224,4 @@ def _head_tensors(card: ModelCard, weights: Weights) -> tuple[Affine, ...]:
     score = row("true_token_id")
     if module.config.get("false_token_id") is not None:
         score = score - row("false_token_id")
-    return (Affine(np.ascontiguousarray(score)),)
+    return (Affine(RawTensor(name, "F32", score, rows.file)),)

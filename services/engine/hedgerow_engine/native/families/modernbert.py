@@ -19,7 +19,14 @@ from hedgerow_engine.native.families.config import (
     windowed_layers,
 )
 from hedgerow_engine.native.geometry import Geometry, TailActivation, TailStep
-from hedgerow_engine.native.tensors import EVERYWHERE, Affine, LayerTensors, ModelTensors, Rope
+from hedgerow_engine.native.tensors import (
+    EVERYWHERE,
+    Affine,
+    LayerTensors,
+    ModelTensors,
+    Norm,
+    Rope,
+)
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard, PoolingMode
 
@@ -109,7 +116,7 @@ def _head_steps(card: ModelCard) -> tuple[TailStep, ...]:
     )
 
 
-def _head_tensors(card: ModelCard, weights: Weights, g: Geometry) -> tuple[Affine, ...]:
+def _head_tensors(card: ModelCard, weights: Weights, g: Geometry) -> tuple[Affine | Norm, ...]:
     return (
         affine(weights, "head.dense", g.hidden, g.hidden),
         norm(weights, "head.norm", g.hidden),
