@@ -62,6 +62,20 @@ def test_batches_that_finish_in_another_order_settle_in_that_order(rig: Rig) -> 
     assert rig.answered == ["b", "a"]
 
 
+def test_batches_that_both_finished_before_the_turn_settle_in_the_order_they_finished(
+    rig: Rig,
+) -> None:
+    rig.offer("bulk", 512)
+    rig.now += 0.010
+    rig.offer("query", 512)
+    for number in (1, 0):
+        rig.now += 0.020
+        rig.engine.steps[number].finish()
+    rig.loop.run()
+    assert rig.answered == ["query", "bulk"]
+    assert [r.compute_ms for r in rig.replies] == pytest.approx([20.0, 20.0])
+
+
 def test_replies_carry_times_backlog_and_fingerprint(rig: Rig) -> None:
     rig.offer("a", 512)
     rig.now += 0.010

@@ -120,10 +120,9 @@ class Worker:
         """Start what there is room for, then settle what is done."""
         self._turn_due = False
         self._start_batches()
-        while (
-            flight := next((f for f in self._flights if f.done_s is not None), None)
-        ) is not None:
-            self._settle(flight)
+        while finished := [f for f in self._flights if f.done_s is not None]:
+            # In the order they ended: a query that passed bulk on the device ended before it.
+            self._settle(min(finished, key=lambda f: f.done_s or 0.0))
             self._start_batches()
         for told in self.after_turn:
             told()
@@ -205,7 +204,7 @@ class Worker:
         packed, done_s = flight.packed, flight.done_s
         assert done_s is not None, "only a finished flight is settled"
         # The device takes one batch after the other: this one began when the last had ended.
-        compute_s = done_s - max(flight.started_s, self._free_s)
+        compute_s = max(done_s - max(flight.started_s, self._free_s), 0.0)
         self._free_s = max(self._free_s, done_s)
         try:
             rows = flight.rows()
