@@ -34,6 +34,10 @@ def get(host: str, path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode("latin-1")
 
 
+def delete(host: str, path: str) -> bytes:
+    return get(host, path).replace(b"GET", b"DELETE", 1)
+
+
 class ResponseReader:
     """Cuts answers out of a byte stream: feed bytes, get a Response once one is whole."""
 

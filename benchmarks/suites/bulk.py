@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import secrets
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from benchmarks.clients.http import HttpClient
+import numpy as np
+
+from benchmarks.clients.http import HttpClient, delete, get
 from benchmarks.harness import say
 from benchmarks.suites.context import MINILM, Bench
-from benchmarks.target import good
+from benchmarks.target import Input, Target, good
 
 SEQUENCES, TOKENS, SENDERS = 48, 256, 4
 """More than 8,192 tokens a request, so that the gateway sends it on the bulk lane."""
@@ -39,11 +44,96 @@ class BulkLoad(Protocol):
 
 
 def bulk_load(bench: Bench) -> BulkLoad:
-    """The best bulk lane the server has."""
+    """A job on the server's durable lane; large HTTP requests where it has none."""
     inputs = bench.inputs(TOKENS, SEQUENCES * SENDERS * 4, seed=5)
+    target = bench.target
+    if has_jobs(target):
+        return JobLoad(target, inputs)
     groups = [inputs[i : i + SEQUENCES] for i in range(0, len(inputs), SEQUENCES)]
-    requests = [bench.target.request(MINILM, group) for group in groups]
-    return HttpBatches(bench.target.host, bench.target.port, requests)
+    requests = [target.request(MINILM, group) for group in groups]
+    return HttpBatches(target.host, target.port, requests)
+
+
+def has_jobs(target: Target) -> bool:
+    """True when `/v1/bulk` is there: it answers an empty submission with 400, not with 404."""
+    with target.client() as client:
+        return client.exchange(target.post("/v1/bulk", b"{}")).status == 400
+
+
+@dataclass(slots=True)
+class JobLoad:
+    """A bulk job that always has rows waiting: what a re-index is.
+
+    Tokens are counted by the job's own progress, read four times a second: a row counts when
+    its vector is stored.
+    """
+
+    target: Target
+    inputs: Sequence[Input]
+    how: str = f"a job on the durable lane, rows of {TOKENS} tokens"
+    _thread: threading.Thread | None = None
+    _progress: list[tuple[float, int]] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _failed: str = ""
+
+    def start(self, seconds: float) -> None:
+        self._progress, self._stop, self._failed = [], threading.Event(), ""
+        job, until = f"bench-{secrets.token_hex(6)}", time.perf_counter() + seconds
+        self._thread = threading.Thread(target=self._run, args=(job, until))
+        self._thread.start()
+
+    def wait_flowing(self) -> None:
+        end = time.perf_counter() + 60
+        while not (self._progress and self._progress[-1][1]):
+            if self._failed or time.perf_counter() > end:
+                raise RuntimeError(f"bulk does not flow: {self._failed or 'no result in 60 s'}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._failed:
+            say(f"bulk: {self._failed}")
+
+    def tokens_between(self, began: float, ended: float) -> float:
+        times, rows = [t for t, _ in self._progress], [n for _, n in self._progress]
+        first, last = (float(np.interp(moment, times, rows)) for moment in (began, ended))
+        return (last - first) * TOKENS
+
+    def _run(self, job: str, until: float) -> None:
+        """Keep several seconds of rows waiting; cancel what is left at the end."""
+        with self.target.client() as client:
+            try:
+                self._submit_and_watch(client, job, until)
+            except Exception as error:
+                self._failed = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(OSError):
+                client.exchange(delete(self.target.host, f"/v1/jobs/{job}"))
+
+    def _submit_and_watch(self, client: HttpClient, job: str, until: float) -> None:
+        submitted, done = 0, 0
+        look = get(self.target.host, f"/v1/jobs/{job}")
+        while not self._stop.is_set() and time.perf_counter() < until:
+            while submitted - done < SEQUENCES * SENDERS * 4:
+                good(client.exchange(self._part(job, submitted)))
+                submitted += SEQUENCES
+            answer = json.loads(good(client.exchange(look)))
+            done = int(answer["done"])
+            self._progress.append((time.perf_counter(), done))
+            if answer["failed"]:
+                raise RuntimeError(f"{answer['failed']} rows of the job failed")
+            self._stop.wait(0.25)
+
+    def _part(self, job: str, start: int) -> bytes:
+        """A submission of the next rows; inputs come round again, the names of rows do not."""
+        rows: list[dict[str, Any]] = []
+        for number in range(start, start + SEQUENCES):
+            one = self.inputs[number % len(self.inputs)]
+            given = {"text": one} if isinstance(one, str) else {"token_ids": one.tolist()}
+            rows.append({"id": number, **given})
+        body = {"model": self.target.called(MINILM), "job": job, "rows": rows}
+        return self.target.post("/v1/bulk", json.dumps(body, separators=(",", ":")).encode())
 
 
 @dataclass(slots=True)
