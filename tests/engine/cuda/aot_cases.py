@@ -23,7 +23,7 @@ from hedgerow_engine.layers.kernels import tritons
 
 HOPPER = GPUTarget("cuda", 90, 32)
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-B, F, I, J, U = "*bf16", "*fp32", "i32", "*i32", "*u8"
+_TYPES = {"B": "*bf16", "F": "*fp32", "i": "i32", "f": "fp32", "J": "*i32", "Q": "*i8", "U": "*u8"}
 
 # name -> (kernel, types of the run-time arguments, compile-time arguments, warps), with the
 # sizes of MiniLM (384), BERT-base (768), BERT-large and Qwen3-0.6B (1024, heads of 128).
@@ -31,10 +31,9 @@ CASES: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {}
 
 
 def _case(name: str, kernel: Any, types: str, fixed: dict[str, Any], warps: int = 4) -> None:
-    letters = {"B": B, "F": F, "i": I, "f": "fp32", "J": J, "Q": "*i8", "U": U}
     free = [n for n in kernel.arg_names if n not in fixed]
     assert len(free) == len(types.replace(" ", "")), (name, free)
-    signature = {n: letters[t] for n, t in zip(free, types.replace(" ", ""), strict=True)}
+    signature = {n: _TYPES[t] for n, t in zip(free, types.replace(" ", ""), strict=True)}
     CASES[name] = (kernel, signature, fixed, warps)
 
 
@@ -60,13 +59,28 @@ _case(
     "BFBFFBBiiif",
     {"BIAS": False, "RESIDUAL": True, "SHIFT": False, "TOTAL": True, "RMS": True, "BLOCK": 1024},
 )
-_case("pool last 1024", tritons.pool, "BJJFFQUiii", {"MODE": "lasttoken", "ROWS": 16, "BLOCK": 1024}, 8)
-_case("bias_activation gelu", tritons.bias_activation, "BFBii", {"BIAS": True, "ACT": "gelu", "BLOCK": 1024})
+_case(
+    "pool last 1024",
+    tritons.pool,
+    "BJJFFQUiii",
+    {"MODE": "lasttoken", "ROWS": 16, "BLOCK": 1024},
+    8,
+)
+_case(
+    "bias_activation gelu",
+    tritons.bias_activation,
+    "BFBii",
+    {"BIAS": True, "ACT": "gelu", "BLOCK": 1024},
+)
 _case("gated silu", tritons.gated, "BBi", {"ACT": "silu", "BLOCK": 1024})
 _case("gated gelu", tritons.gated, "BBi", {"ACT": "gelu", "BLOCK": 1024})
-_case("norm_rope 16 x 128", tritons.norm_rope, "BFFFBiiiif", {"NORM": True, "HEADS": 16, "HALF": 64})
+_case(
+    "norm_rope 16 x 128", tritons.norm_rope, "BFFFBiiiif", {"NORM": True, "HEADS": 16, "HALF": 64}
+)
 _case("norm_rope 8 x 128", tritons.norm_rope, "BFFFBiiiif", {"NORM": True, "HEADS": 8, "HALF": 64})
-_case("norm_rope 12 x 64", tritons.norm_rope, "BFFFBiiiif", {"NORM": False, "HEADS": 16, "HALF": 32})
+_case(
+    "norm_rope 12 x 64", tritons.norm_rope, "BFFFBiiiif", {"NORM": False, "HEADS": 16, "HALF": 32}
+)
 
 
 def compile_one(name: str) -> dict[str, int]:

@@ -31,9 +31,7 @@ def settings(**changes: Any) -> EngineSettings:
 
 
 def rehearsed(card: Rehearsal, chosen: EngineSettings, log: Log) -> CudaDevice:
-    return CudaDevice(
-        card, chosen, log.append, installed=frozenset({"sdpa"}), fused=TorchKernels()
-    )
+    return CudaDevice(card, chosen, log.append, installed=frozenset({"sdpa"}), fused=TorchKernels())
 
 
 @pytest.fixture(scope="session")

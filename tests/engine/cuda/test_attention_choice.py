@@ -47,8 +47,14 @@ TABLE = [
     ("Ampere, all wheels, MiniLM", 80, EVERYTHING, MINILM, 512, "varlen"),
     ("Ada, all wheels, Qwen3", 89, EVERYTHING, QWEN, 512, "flashinfer_fa2"),
     ("Blackwell, all wheels, BERT", 100, EVERYTHING, BERT, 512, "fa4"),
-    ("Blackwell, all wheels, Gemma", 100, EVERYTHING, {**GEMMA, "window": None}, 512,
-     "flashinfer_fa2"),
+    (
+        "Blackwell, all wheels, Gemma",
+        100,
+        EVERYTHING,
+        {**GEMMA, "window": None},
+        512,
+        "flashinfer_fa2",
+    ),
     ("Blackwell, FlashInfer, Qwen3", 100, NO_FA4, QWEN, 512, "flashinfer_fa2"),
     ("small Blackwell, all wheels, MiniLM", 120, EVERYTHING, MINILM, 512, "varlen"),
 ]

@@ -22,7 +22,16 @@ CASES = Path(__file__).with_name("kernel_cases.py")
 
 
 def test_every_triton_kernel_agrees_with_its_twin() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", str(CASES)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        str(CASES),
+    ]
     done = subprocess.run(
         command,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},

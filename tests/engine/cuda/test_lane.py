@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from hedgerow_engine import buckets
+from hedgerow_engine.attention.choose import Have
 from hedgerow_engine.device.cuda.executor import CudaExecutor
 from hedgerow_engine.device.cuda.inflection import inflection
+from hedgerow_engine.device.cuda.lane import CudaLane
 from hedgerow_engine.device.cuda.rehearsal import Rehearsal, RehearsalGraph, RehearsalStream
 from hedgerow_engine.graphs import GraphRunner, Key
 from tests.engine.cuda.conftest import OpenExecutor, batch_of
@@ -104,6 +106,48 @@ def test_an_evicted_graph_is_reset_only_after_its_last_replay_ran(
     assert not first.alive and second.alive
 
 
+def test_a_shape_that_comes_back_after_its_graph_went_runs_eagerly_before_its_capture(
+    open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are bound and planned in eager passes; inside a capture that would be recorded."""
+    order: list[str] = []
+    for name in ("launch", "capture"):
+        original = getattr(RehearsalStream, name)
+
+        def noted(
+            self: RehearsalStream, work: object, name: str = name, original: object = original
+        ) -> object:
+            order.append(name)
+            return original(self, work)  # type: ignore[operator]
+
+        monkeypatch.setattr(RehearsalStream, name, noted)
+    executor = open_executor(Rehearsal(), graph_cache=1)
+    for length in (5, 5, 40, 40):
+        unit(executor, length)
+    order.clear()
+    unit(executor, 5)
+    assert order == ["launch", "capture"]
+
+
+def test_two_lanes_share_no_staging_no_inputs_and_no_plan_tables(
+    open_executor: OpenExecutor,
+) -> None:
+    """Their passes run at the same time: one buffer in common is a race."""
+    executor = open_executor(Rehearsal())
+    executor._parts.kernels._have = Have(arch=90, installed=frozenset({"flashinfer_fa2", "sdpa"}))
+    lanes = [CudaLane(executor._parts, urgent=u, max_tokens=512) for u in (True, False)]
+
+    def buffers(lane: CudaLane) -> set[int]:
+        slots = lane.ring._slots
+        pinned = [t for s in slots for t in (s.buffer, *s.tables)]
+        static = [lane._static.buffer, *lane._static.tables]
+        rows = lane._blocks_of(("embed",)).rows
+        assert rows is not None and len(static) == 3 and len(pinned) == 9
+        return {t.data_ptr() for t in [*pinned, *static, rows._rows, *rows._free]}
+
+    assert not buffers(lanes[0]) & buffers(lanes[1])
+
+
 def test_short_memory_lets_the_oldest_graph_go_one_at_a_time(open_executor: OpenExecutor) -> None:
     card = Rehearsal()
     executor = open_executor(card)
@@ -167,7 +211,7 @@ def test_a_batch_beyond_the_static_buffers_grows_them_and_earlier_shapes_still_w
     open_executor: OpenExecutor,
 ) -> None:
     executor = open_executor(Rehearsal())
-    before = [unit(executor, 5, 9) for _ in range(3)][0]
+    before, *_ = [unit(executor, 5, 9) for _ in range(3)]
     many = unit(executor, *([3] * 90))  # more sequences than there were slots
     assert many.shape == (90, 32) and np.isfinite(many).all()
     long = unit(executor, *([290] * 30))  # more tokens than there was room for

@@ -66,7 +66,16 @@ def signature(file: Path, name: str, owner: str | None = None) -> inspect.Signat
 def lengths() -> Lengths:
     bounds = torch.tensor([0, 3, 8, 16, 16], dtype=torch.int32)
     table = torch.zeros(flashinfer.TABLE_BYTES, dtype=torch.uint8)
-    return Lengths(bounds, bounds[:-1], bounds[1:], 16, 16, bounds.clone(), (table, table.clone()))
+    return Lengths(
+        bounds,
+        bounds[:-1],
+        bounds[1:],
+        16,
+        16,
+        bounds.clone(),
+        (table, table.clone()),
+        (table.clone(), table.clone()),
+    )
 
 
 class Wrapper:
@@ -104,7 +113,6 @@ def planned(spec: AttentionSpec, at: Lengths) -> tuple[flashinfer.FlashInferAtte
         at,
         kernel="fa3",
         place=1,
-        tables=torch.zeros(4),
         scratch=torch.zeros(4),
         dtype=torch.bfloat16,
         wrapper=wrapper,
@@ -119,6 +127,7 @@ def test_flashinfer_takes_what_we_plan(spec: AttentionSpec) -> None:
     attention, wrapper = planned(spec, at)
     assert wrapper.made["use_cuda_graph"] is True and wrapper.made["backend"] == "fa3"
     assert wrapper.made["qo_indptr_buf"] is at.cu_seqlens
+    assert wrapper._int_workspace_buffer is at.device_tables[1]
     (bound, table) = wrapper.plans[0]  # planned at the padded size before anything runs
     assert table is at.tables[1]
     assert bound["qo_indptr"].device.type == "cpu" and bound["qo_indptr"].dtype == torch.int32

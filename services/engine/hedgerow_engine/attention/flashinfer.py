@@ -50,8 +50,8 @@ def plan_arguments(
 class FlashInferAttention:
     """One layer kind over one graph key.
 
-    place: which stretch of the table buffers is this kernel's
-    tables: device uint8 [TABLE_BYTES], shared by all keys, not by the kernels of one pass
+    place: which of the plan tables is this kernel's. All keys of a stream share a table; the
+        kernels of one pass do not
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class FlashInferAttention:
         *,
         kernel: Kernel,
         place: int,
-        tables: Tensor,
         scratch: Tensor,
         dtype: torch.dtype,
         wrapper: Callable[..., Any] | None = None,
@@ -76,7 +75,7 @@ class FlashInferAttention:
             backend=kernel,
         )
         # A wrapper brings 8 MiB of tables of its own; hundreds of graphs must not.
-        self._wrapper._int_workspace_buffer = tables
+        self._wrapper._int_workspace_buffer = lengths.device_tables[place]
         self.plan()
 
     def plan(self) -> None:

@@ -22,6 +22,8 @@ class Lengths:
     longest: upper bound of a sequence, the dummy included
     host_cu_seqlens: the same numbers in the staging slot of the pass being launched (pinned)
     tables: pinned plan tables of that slot, one for each planned kernel of a pass
+    device_tables: where they are copied to: of one stream, because a pass on another may run
+        at the same time
     """
 
     cu_seqlens: Tensor
@@ -31,6 +33,7 @@ class Lengths:
     longest: int
     host_cu_seqlens: Tensor
     tables: tuple[Tensor, ...] = ()
+    device_tables: tuple[Tensor, ...] = ()
 
     @property
     def slots(self) -> int:

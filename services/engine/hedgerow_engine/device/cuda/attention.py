@@ -51,7 +51,6 @@ class Kernels:
         self._runtime, self._wanted, self._log = runtime, wanted, log
         self.dtype = dtype
         self._have = Have(arch=runtime.arch, installed=installed)
-        self._tables: list[Tensor] = []
         self._scratch: Tensor | None = None
         self._said: set[tuple[AttentionSpec, BackendName]] = set()
         self.chosen: dict[AttentionSpec, set[BackendName]] = {}
@@ -111,8 +110,6 @@ class Kernels:
             return Fa4Attention(spec, lengths)
         if name == "sdpa":
             return SdpaAttention(spec, lengths)
-        while len(self._tables) <= place:
-            self._tables.append(self._runtime.zeros((TABLE_BYTES,), torch.uint8))
         if self._scratch is None:
             self._scratch = self._runtime.zeros((SCRATCH_BYTES,), torch.uint8)
         return FlashInferAttention(
@@ -120,7 +117,6 @@ class Kernels:
             lengths,
             kernel="fa3" if name == "flashinfer_fa3" else "fa2",
             place=place,
-            tables=self._tables[place],
             scratch=self._scratch,
             dtype=self.dtype,
         )
@@ -202,8 +198,16 @@ def trial_lengths(runtime: Runtime) -> Lengths:
     host.copy_(torch.tensor(bounds, dtype=torch.int32))
     device = runtime.zeros((len(bounds),), torch.int32)
     device.copy_(host)
-    tables = tuple(runtime.pinned((TABLE_BYTES,), torch.uint8) for _ in range(MAX_PLANNED))
-    return Lengths(device, device[:-1], device[1:], bounds[-1], max(_TRIAL_SEQLENS), host, tables)
+    return Lengths(
+        device,
+        device[:-1],
+        device[1:],
+        bounds[-1],
+        max(_TRIAL_SEQLENS),
+        host,
+        tuple(runtime.pinned((TABLE_BYTES,), torch.uint8) for _ in range(MAX_PLANNED)),
+        tuple(runtime.zeros((TABLE_BYTES,), torch.uint8) for _ in range(MAX_PLANNED)),
+    )
 
 
 def trial_inputs(

@@ -56,7 +56,9 @@ class CudaExecutor:
         """Try the kernels, find the inflection point, record the shapes of short queries."""
         end = time.monotonic() + seconds
         heads = self._first_head()
-        self._urgent.launch(_one_token(self._parts.pad), heads).wait()
+        first = self._urgent.launch(_one_token(self._parts.pad), heads)
+        first.wait()
+        first.release()
         self._limit_graphs(heads, measure=seconds > 0)
         for tokens in _QUERY_TOKENS:
             if time.monotonic() < end:

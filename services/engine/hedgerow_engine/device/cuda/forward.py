@@ -82,6 +82,7 @@ class StreamForward:
         self._parts, self._stream, self._static, self._ring = parts, stream, static, ring
         self._blocks, self._on_memory_short = blocks, on_memory_short
         self._states: dict[Key, tuple[ModelInputs, KeyAttention]] = {}
+        self._ran: set[Key] = set()
         self.graveyard = Graveyard(stream)
         self.planned_late = False
 
@@ -89,6 +90,7 @@ class StreamForward:
         """Queue a pass kernel by kernel. Short of memory, graphs go and it is tried once more."""
         self.planned_late = True
         work = self._work(key)
+        self._ran.add(key)
         try:
             self._stream.launch(work)
         except DeviceMemoryError:
@@ -96,7 +98,13 @@ class StreamForward:
             self._stream.launch(work)
 
     def capture(self, key: Key) -> tuple[StreamGraph, None]:
-        """Record the pass, then replay it: a capture runs nothing. Raises CaptureError."""
+        """Record the pass, then replay it: a capture runs nothing. Raises CaptureError.
+
+        A key that came back after its state was dropped runs eagerly first: kernels are bound,
+        compiled and planned in an eager pass, and none of that may happen inside a capture.
+        """
+        if key not in self._ran:
+            self.eager(key)
         captured = self._stream.capture(self._work(key))
         captured.replay()
         return StreamGraph(captured, self.graveyard, lambda: self._forget(key)), None
@@ -123,10 +131,11 @@ class StreamForward:
         state = self._states.get(key)
         if state is None:
             if len(self._states) >= _STATES:
-                self._states.pop(next(iter(self._states)))
+                self._forget(next(iter(self._states)))
             state = self._parts.inputs(key, self._static, self._ring)
             self._states[key] = state
         return state
 
     def _forget(self, key: Key) -> None:
         self._states.pop(key, None)
+        self._ran.discard(key)

@@ -13,7 +13,7 @@ from hedgerow_engine import buckets
 from hedgerow_engine.device.cuda.forward import Blocks, StreamForward
 from hedgerow_engine.device.cuda.outputs import PER_TOKEN, Block, CudaPending, Format, Sent
 from hedgerow_engine.device.cuda.probe import Parts, probe
-from hedgerow_engine.device.cuda.staging import Sections, Slot, StaticInputs, synthetic, write
+from hedgerow_engine.device.cuda.staging import Sections, Slot, synthetic, write
 from hedgerow_engine.graphs import GraphRunner, Key
 from hedgerow_engine.staging import Layout, lay_out
 from hedgerow_shared.ragged import RaggedBatch, Task
@@ -137,7 +137,7 @@ class CudaLane:
         places = Sections.of(tokens, slots).size
         self._tokens, self._slots = tokens, slots
         self._blocks: dict[tuple[Task, ...], Blocks] = {}
-        self._static = StaticInputs(parts.runtime, places)
+        self._static = parts.static(places)
         self.ring = parts.ring(self.stream, slots=settings.depth + 1, places=places)
         self.forward = StreamForward(
             parts, self.stream, self._static, self.ring, self._blocks_of, self._make_room

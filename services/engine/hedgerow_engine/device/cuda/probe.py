@@ -61,6 +61,9 @@ class Parts:
             table_bytes=TABLE_BYTES,
         )
 
+    def static(self, places: int) -> StaticInputs:
+        return StaticInputs(self.runtime, places, tables=self.plan_tables, table_bytes=TABLE_BYTES)
+
     def inputs(
         self, key: Key, static: StaticInputs, ring: StagingRing
     ) -> tuple[ModelInputs, KeyAttention]:
@@ -87,7 +90,7 @@ def probe(parts: Parts, stream: Stream, heads: tuple[Task, ...]) -> Mapping[str,
     """The outputs of one token, on inputs of its own; waits for the card."""
     key = Key(buckets.SMALLEST_CUDA, buckets.cuda_slots(1, 1), heads)
     places = Sections.of(key.tokens, key.slots).size
-    static = StaticInputs(parts.runtime, places)
+    static = parts.static(places)
     ring = parts.ring(stream, slots=1, places=places)
     slot = ring.take()
     batch = RaggedBatch.of([np.full(1, parts.pad, np.int32)])

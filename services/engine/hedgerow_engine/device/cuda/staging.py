@@ -117,10 +117,14 @@ def write(
 
 
 class StaticInputs:
-    """The device side: one int32 buffer in which every key has its own fixed sections."""
+    """The device side: one int32 buffer in which every key has its own fixed sections.
 
-    def __init__(self, runtime: Runtime, places: int) -> None:
+    tables: plan tables of this stream
+    """
+
+    def __init__(self, runtime: Runtime, places: int, *, tables: int, table_bytes: int) -> None:
         self.buffer = runtime.zeros((places,), torch.int32)
+        self.tables = tuple(runtime.zeros((table_bytes,), torch.uint8) for _ in range(tables))
 
     def lengths(self, key: Key, longest: int, host: Tensor) -> Lengths:
         """The length inputs of a key. `host` is any int32 buffer of a ring."""
@@ -132,6 +136,7 @@ class StaticInputs:
             tokens=key.tokens,
             longest=longest,
             host_cu_seqlens=host[at.cu_seqlens],
+            device_tables=self.tables,
         )
 
 
