@@ -1,1 +1,0 @@
-"""Bulk: files in, vectors out; speaks to the bus only."""
