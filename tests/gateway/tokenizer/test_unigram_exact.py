@@ -61,7 +61,8 @@ def test_emoji_clusters_and_next_line_are_as_in_the_library(small, pipeline, tex
     assert ids_of(pair.fast, text) == ids_of(pair.library, text)
 
 
-def test_scores_that_tie_are_ordered_as_the_library_orders_them(open_pair):
+@pytest.mark.parametrize("scale", [1.0, 1e9], ids=["usual", "huge"])
+def test_scores_that_tie_are_ordered_as_the_library_orders_them(open_pair, scale):
     """Sums of the same three scores in another order differ in the last bit, or do not."""
     rng = random.Random(11)
     letters = "abcdefg"
@@ -70,9 +71,11 @@ def test_scores_that_tie_are_ordered_as_the_library_orders_them(open_pair):
     pieces += [["\u2581", -2.5], *([c, rng.choice(scores)] for c in letters)]
     pieces += [[a + b, rng.choice(scores) + rng.choice(scores)] for a in letters for b in letters]
     pieces += [["\u2581" + c, -2.5 + rng.choice(scores)] for c in letters]
+    pieces = [[piece, score * scale] for piece, score in pieces]
     pair = open_pair(pieces, "A")
     strings = [
-        "".join(rng.choice(letters + "  .") for _ in range(rng.randint(1, 40))) for _ in range(4000)
+        "".join(rng.choice(letters + "  .,") for _ in range(rng.randint(1, 40)))
+        for _ in range(4000)
     ]
     assert pair.differences(strings) == []
 

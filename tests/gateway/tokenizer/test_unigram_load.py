@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -193,3 +195,30 @@ def test_the_self_check_finds_an_encoder_that_is_wrong_in_one_string(small):
     assert selfcheck.differences(Wrong(), pair.library) == ["</s>"]
     assert selfcheck.FIGURES["tokenizer_selfcheck_differences"] == before + 1
     assert len(set(selfcheck.nasty())) == 2000
+
+
+_NOWHERE = """
+import sys
+from pathlib import Path
+from benchmarks.tokenizers.vocabulary import as_file, spec
+from hedgerow_gateway.tokenizer.hf import HfEncoder
+from hedgerow_gateway.tokenizer.unigram import open_unigram
+pieces = [["<unk>", 0.0], ["<s>", 0.0], ["<pad>", 0.0], ["</s>", 0.0], ["<mask>", 0.0]]
+file = as_file(spec([*pieces, ["\u2581a", -1.0], ["b", -2.0]], "A"), Path(sys.argv[1]))
+print(open_unigram(file, HfEncoder(file), log=print).encode(["a ab"])[0].tolist())
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_with_no_folder_to_keep_anything_still_gets_the_fast_encoder(
+    unigram_cache, tmp_path
+):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    environment = {**os.environ, "HEDGEROW_CACHE_DIR": str(blocked / "x"), "HOME": "/nonexistent"}
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    command = [sys.executable, "-c", _NOWHERE, str(tmp_path / "tokenizer.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert "cache not used" in lines[0]
+    assert lines[-1] == "[5, 5, 6]"

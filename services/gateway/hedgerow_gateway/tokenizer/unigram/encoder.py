@@ -6,6 +6,9 @@ Exact means: the ids of the `tokenizers` library of the same version, proven at 
 
 from __future__ import annotations
 
+import importlib
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,13 +21,14 @@ from tokenizers import Tokenizer as HfTokenizer
 from hedgerow_gateway.tokenizer.file import TokenizerFile
 from hedgerow_gateway.tokenizer.unigram import cells, store
 from hedgerow_gateway.tokenizer.unigram.layout import Status, scratch_bytes
-from hedgerow_gateway.tokenizer.unigram.spec import NotSupportedError, read_spec
+from hedgerow_gateway.tokenizer.unigram.spec import NotSupportedError, UnigramSpec, read_spec
 from hedgerow_shared.errors import BadInputError
 from hedgerow_shared.ragged import TokenIds
 
 __all__ = ["NotSupportedError", "UnigramEncoder"]
 
 Log = Callable[[str], None]
+_ENTRY = "hedgerow_gateway.tokenizer.unigram.entry"
 _CAPACITY = 32 * 1024
 _SHORT_BYTES = 8192
 _FULL, _CUT, _GROW = int(Status.FULL), int(Status.CUT), int(Status.GROW)
@@ -61,19 +65,17 @@ class UnigramEncoder:
         problem = store.open_folder(folder)
         if problem:
             log(f"unigram cache not used: {problem}")
-        code = _compiled(None if problem else folder, log)
         kept = store.table_file(folder, file.digest)
-        tables = None if problem else store.read_tables(kept)
-        if tables is None:
-            from hedgerow_gateway.tokenizer.unigram import tables as builder
-
-            built = builder.build(spec, builder.library_scores(library))
-            tables = store.roomy(built.shape[0])
-            tables[:] = built
-            if not problem:
-                _keep(kept, tables, log)
-        encoder = cls(tables, code)
-        encoder.warm()
+        # Compiled code needs some folder to be written to, even if only for the moment.
+        with tempfile.TemporaryDirectory(prefix="hedgerow-unigram-") as spare:
+            code = _compiled(Path(spare) if problem else folder, log)
+            tables = None if problem else store.read_tables(kept)
+            if tables is None:
+                tables = _build(spec, library)
+                if not problem:
+                    _keep(kept, tables, log)
+            encoder = cls(tables, code)
+            encoder.warm()
         return encoder
 
     def warm(self) -> None:
@@ -172,24 +174,31 @@ def _new_scratch(code: Any, capacity: int) -> store.Bytes:
     return block
 
 
-def _compiled(folder: Path | None, log: Log) -> Any:
+def _build(spec: UnigramSpec, library: HfTokenizer) -> store.Bytes:
+    from hedgerow_gateway.tokenizer.unigram import tables
+
+    built = tables.build(spec, tables.library_scores(library))
+    block = store.roomy(built.shape[0])
+    block[:] = built
+    return block
+
+
+def _compiled(folder: Path, log: Log) -> Any:
     """The module `entry`, its machine code cached below `folder`.
 
     numba looks only at the time stamp of the file that holds a cached function, not at those
     it was made from, so each version of the source gets a folder of its own.
     """
-    kernels = None if folder is None else folder / f"kernels-{store.source_hash()}"
-    if kernels is not None and not kernels.exists():
+    kernels = folder / f"kernels-{store.source_hash()}"
+    if not kernels.exists() and _ENTRY not in sys.modules:
         log("compiling the unigram encoder, once for this version and machine (about 10 s)")
     settings: Any = numba_config
     before = settings.CACHE_DIR
-    if kernels is not None:
-        settings.CACHE_DIR = str(kernels)
+    settings.CACHE_DIR = str(kernels)
     try:
-        from hedgerow_gateway.tokenizer.unigram import entry
+        return importlib.import_module(_ENTRY)
     finally:
         settings.CACHE_DIR = before
-    return entry
 
 
 def _keep(file: Path, tables: store.Bytes, log: Log) -> None:

@@ -15,6 +15,7 @@ from hedgerow_gateway.tokenizer.unigram.entry import fill_slots, own_splits, pre
 from hedgerow_gateway.tokenizer.unigram.layout import (
     HEADER_BYTES,
     LAYOUT_VERSION,
+    LONG_BYTES,
     MAX_KEY_BYTES,
     MAX_PIECE_BYTES,
     UNK_NODE,
@@ -26,6 +27,8 @@ from hedgerow_gateway.tokenizer.unigram.trie import build_trie
 Bytes = npt.NDArray[np.uint8]
 _MARK = charsmap.MARK
 _UNK_PENALTY = 10.0
+# Sums below this are too coarse for `viterbi.CLOSE`.
+_FURTHEST = -1e6
 
 
 def library_scores(library: Tokenizer) -> list[float]:
@@ -45,7 +48,7 @@ def build(spec: UnigramSpec, scores: Sequence[float]) -> Bytes:
         raise NotSupportedError("model.vocab holds scores that are not log probabilities")
     sections, fields = _text_sections(spec)
     ordered = sorted(keys)
-    _nodes(ordered, keys, scores, sections, fields)
+    _nodes(ordered, keys, scores, unk_score, sections, fields)
     bits = max(4, (2 * len(ordered) - 1).bit_length())
     sections[header.SLOTS] = np.zeros(32 << bits, np.uint8)
     fields[header.SLOT_SHIFT], fields[header.SLOT_MASK] = 64 - bits, (1 << bits) - 1
@@ -104,6 +107,7 @@ def _nodes(
     ordered: list[bytes],
     keys: dict[bytes, int],
     scores: Sequence[float],
+    unk_score: float,
     sections: dict[int, npt.NDArray[np.generic]],
     fields: dict[int, int],
 ) -> None:
@@ -119,16 +123,17 @@ def _nodes(
     of_node = np.zeros(size, np.uint32)
     of_node[ends] = ids[trie.leaf[ends]]
     sections[header.NODES], sections[header.IDS] = nodes, of_node
-    sections[header.JOINS] = _joins(ordered)
+    sections[header.JOINS] = _joins(ordered, uncut=unk_score * LONG_BYTES < _FURTHEST)
     fields[header.ROOT_BASE] = int(trie.base[0])
 
 
-def _joins(ordered: list[bytes]) -> npt.NDArray[np.uint32]:
-    """uint32 [129, 5], see `layout.JOINS`. A multi-byte character is never cut."""
+def _joins(ordered: list[bytes], *, uncut: bool) -> npt.NDArray[np.uint32]:
+    """uint32 [129, 5], see `header.JOINS`. Multi-byte characters are never cut, with `uncut`
+    nothing is."""
     text = np.minimum(np.frombuffer(b"".join(ordered), np.uint8), 128).astype(np.int64)
     inside = np.ones(text.shape[0], np.bool_)
     inside[np.cumsum([len(key) for key in ordered]) - 1] = False
-    seen = np.zeros((129, 160), np.bool_)
+    seen = np.full((129, 160), uncut, np.bool_)
     at = np.flatnonzero(inside)
     seen[text[at], text[at + 1]] = True
     seen[128, 128] = True
