@@ -12,7 +12,7 @@ from hedgerow_engine.native import model as model_module
 from hedgerow_engine.native.build import word_table_dtype
 from hedgerow_engine.native.families import UnsupportedError, family_of
 from hedgerow_engine.native.packing import Packer
-from hedgerow_engine.native.reference import reference_row
+from hedgerow_engine.native.reference import reference_rows
 from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import read_card
@@ -37,7 +37,7 @@ def test_the_reference_is_transformers(bert) -> None:
     family = family_of(card)
     tensors = family.tensors(card, weights, family.geometry(card, word_table_dtype(weights)))
     ids = np.arange(3, 30, dtype=np.int32)
-    row = reference_row(tensors, ids)
+    (row,) = reference_rows(tensors, [ids])
     assert cosine(row, hidden_states(model, ids).mean(0)) >= 0.9999999
 
 

@@ -1,8 +1,8 @@
 """Compiled programs kept on disk, so that only the first start of a model's shape compiles.
 
 A cached object is machine code that this process will run, so the folder must be this user's
-and closed to others, and so must each file; anything else is ignored with a reason. Files are
-written under another name and renamed. A folder that cannot be written costs a compile per
+and closed to others, and so must each file; anything else is ignored with a reason. A file is
+the SHA-256 of an object, then the object; it is written under another name and renamed. A folder that cannot be written costs a compile per
 start, nothing more.
 """
 
@@ -17,7 +17,8 @@ from pathlib import Path
 
 Log = Callable[[str], None]
 
-_SUFFIX = ".o"
+_SUFFIX = ".obj"
+_DIGEST_BYTES = 32
 
 
 def cache_folder() -> Path:
@@ -60,10 +61,15 @@ class ObjectCache:
             self._log(f"native object cache ignored: {problem}")
             return None
         try:
-            return file.read_bytes()
+            content = file.read_bytes()
         except OSError as error:
             self._log(f"native object cache ignored: {file}: {error.strerror}")
             return None
+        digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(data).digest() != digest:
+            self._log(f"native object cache: {file} is damaged; compiling again")
+            return None
+        return data
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an object; a folder that cannot be used is a log line."""
@@ -77,7 +83,7 @@ class ObjectCache:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
             temporary.unlink(missing_ok=True)
             with os.fdopen(os.open(temporary, flags, 0o600), "wb") as stream:
-                stream.write(data)
+                stream.write(hashlib.sha256(data).digest() + data)
             temporary.replace(self._folder / (key + _SUFFIX))
         except OSError as error:
             self._log(

@@ -6,7 +6,7 @@ start; tests compare it with transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import erf, pi, sqrt
 
 import numpy as np
@@ -29,19 +29,34 @@ _ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
 }
 
 
-def reference_row(
-    model: ModelTensors, ids: npt.NDArray[np.int32], *, num_layers: int | None = None
-) -> Floats:
-    """One row of the answer, not scaled to length 1: embed, `num_layers` layers, pool, tail."""
+def reference_rows(
+    model: ModelTensors,
+    sequences: Sequence[npt.NDArray[np.int32]],
+    *,
+    num_layers: int | None = None,
+) -> list[Floats]:
+    """A row of the answer for each sequence, not scaled to length 1: embed, the first
+    `num_layers` layers (None = all), pool, tail."""
     g = model.geometry
-    words = RawTensor(model.word.name, model.word.dtype, model.word.data[ids], model.word.file)
-    x = words.float32() * np.float32(g.embed.scale)
+    states = [_embed(model, ids) for ids in sequences]
+    for i in range(model.num_layers if num_layers is None else num_layers):
+        layer = model.layer(i)
+        scale = model.scale or g.head_dim**-0.5
+        states = [layer_forward(g, layer, x, scale=scale) for x in states]
+    return [_answer(model, x) for x in states]
+
+
+def _embed(model: ModelTensors, ids: npt.NDArray[np.int32]) -> Floats:
+    g, words = model.geometry, model.word
+    rows = RawTensor(words.name, words.dtype, words.data[ids], words.file)
+    x = rows.float32() * np.float32(g.embed.scale)
     if model.table is not None:
         x = x + model.table[: len(ids) if g.embed.positions else 1]
-    if model.embed_norm is not None:
-        x = _norm(x, model.embed_norm, g.norm, g.eps)
-    for i in range(model.num_layers if num_layers is None else num_layers):
-        x = layer_forward(g, model.layer(i), x, scale=model.scale or g.head_dim**-0.5)
+    return x if model.embed_norm is None else _norm(x, model.embed_norm, g.norm, g.eps)
+
+
+def _answer(model: ModelTensors, x: Floats) -> Floats:
+    g = model.geometry
     if model.final_norm is not None:
         x = _norm(x, model.final_norm, g.norm, g.eps)
     row = np.concatenate([_pool(x, mode) for mode in g.poolings])

@@ -13,7 +13,7 @@ from hedgerow_engine.native.compiler import Program
 from hedgerow_engine.native.crew import crew_bytes
 from hedgerow_engine.native.memory import Memory, address
 from hedgerow_engine.native.model import PackedModel
-from hedgerow_engine.native.reference import reference_row
+from hedgerow_engine.native.reference import reference_rows
 from hedgerow_engine.native.rungs import Rung
 from hedgerow_engine.native.tensors import ModelTensors
 from hedgerow_engine.native.words import FRAME, MODEL
@@ -50,8 +50,8 @@ def self_test(
     # A crew without helpers: the caller takes every task.
     crew = Memory(crew_bytes(threads)).take(crew_bytes(threads))
     program.function("advance", 5)(address(words), address(arena.frame), address(crew), 0, 3)
-    for length, ids_here, row in zip(_LENGTHS, sequences, rows, strict=True):
-        want = reference_row(tensors, ids_here, num_layers=1)
+    expected = reference_rows(tensors, sequences, num_layers=1)
+    for length, row, want in zip(_LENGTHS, rows, expected, strict=True):
         off = float(np.linalg.norm(row - want)) / max(1.0, float(np.linalg.norm(want)))
         # Not a number fails this comparison.
         if not off <= _TOLERANCE[rung.dtype]:
