@@ -2,8 +2,8 @@
 
 A cached object is machine code that this process will run, so the folder must be this user's
 and closed to others, and so must each file; anything else is ignored with a reason. A file is
-the SHA-256 of an object, then the object; it is written under another name and renamed. A folder that cannot be written costs a compile per
-start, nothing more.
+the SHA-256 of an object, then the object; it is written under another name and renamed. A
+folder that cannot be written costs a compile per start, nothing more.
 """
 
 from __future__ import annotations
