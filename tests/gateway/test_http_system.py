@@ -195,7 +195,7 @@ def test_no_header_of_the_request_comes_back(client):
 
 
 def test_a_time_too_short_for_the_work_is_a_504(client):
-    texts = ["some words for a document"] * 4000
+    texts = [f"some words for document {n}" for n in range(4000)]
     headers = {"Hedgerow-Ttl-Ms": "20"}
     response = client.post("/v1/embeddings", json={"input": texts}, headers=headers)
     assert response.status_code == 504
@@ -217,7 +217,8 @@ def test_a_caller_who_goes_away_takes_his_work_along(tmp_path, toy_folders):
         stack.worker("--fake-ms", "4000")
         stack.gateway()
         stack.wait()
-        body = json.dumps({"input": ["some words for a document"] * 2000}).encode()
+        texts = [f"some words for document {n}" for n in range(2000)]
+        body = json.dumps({"input": texts}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", stack.port)) as caller:
             caller.sendall(head.encode() + body)

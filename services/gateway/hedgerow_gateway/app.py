@@ -17,6 +17,7 @@ from hedgerow_gateway.bodies import encode
 from hedgerow_gateway.bulk.faces import add_bulk, endpoints
 from hedgerow_gateway.bulk.lane import Bulk
 from hedgerow_gateway.call import Call
+from hedgerow_gateway.coalesce import Coalescer
 from hedgerow_gateway.core import Core
 from hedgerow_gateway.dispatch import Dispatcher
 from hedgerow_gateway.fleet import Fleet
@@ -70,7 +71,13 @@ class Gateway:
             max_requests=settings.max_inflight_requests,
             max_bytes=settings.max_inflight_bytes,
         )
-        self._core = Core(models, self._dispatcher, self._pool, self._metrics, settings.rules())
+        self._coalescer = Coalescer(
+            self._dispatcher.run,
+            engines=self._engines,
+            cache_bytes=settings.cache_mb << 20,
+            enabled=settings.coalesce == "on",
+        )
+        self._core = Core(models, self._coalescer, self._pool, self._metrics, settings.rules())
         self._rerank = Rerank(self._core, gateway_id)
         self._bulk = None if bulk_bus is None else self._make_bulk(bulk_bus)
         self._front = HttpFront(self._gate, self._metrics, gateway_id, **times)
@@ -196,14 +203,15 @@ class Gateway:
             ]
         return found if self._bulk is None else found + endpoints(self._bulk, self._models)
 
-    def _make_bulk(self, bus: Bus) -> Bulk:
-        def engines(alias: str) -> set[str]:
-            return {worker.models[alias].fingerprint for worker in self.fleet.serving(alias)}
+    def _engines(self, alias: str) -> set[str]:
+        """Fingerprints of the engines that serve a model now."""
+        return {worker.models[alias].fingerprint for worker in self.fleet.serving(alias)}
 
+    def _make_bulk(self, bus: Bus) -> Bulk:
         return Bulk(
             bus,
             self._core,
-            engines=engines,
+            engines=self._engines,
             options=self._settings.stream_options(),
             limits=self._settings.bulk_limits(),
             gateway_id=self.id,
@@ -250,6 +258,7 @@ class Gateway:
             "chunks": counts["chunks"],
             "chunk_retries": counts["retries"],
             "chunks_cancelled": counts["cancelled"],
+            **self._coalescer.figures(),
             **selfcheck.FIGURES,
         }
 

@@ -11,7 +11,8 @@ from typing import Any
 from hedgerow_gateway import answers, splitter
 from hedgerow_gateway.bodies import encode
 from hedgerow_gateway.call import Call
-from hedgerow_gateway.dispatch import Dispatcher, Done, Work
+from hedgerow_gateway.coalesce import Coalescer
+from hedgerow_gateway.dispatch import Done, Work
 from hedgerow_gateway.failures import check_rows
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_gateway.models import Models, ServedModel
@@ -34,13 +35,13 @@ class Core:
     def __init__(
         self,
         models: Models,
-        dispatcher: Dispatcher,
+        coalescer: Coalescer,
         pool: SlicePool,
         metrics: Metrics,
         rules: Rules,
     ) -> None:
         self.models, self.metrics, self.rules = models, metrics, rules
-        self._dispatcher, self._pool = dispatcher, pool
+        self._coalescer, self._pool = coalescer, pool
 
     async def embed(self, body: Mapping[str, Any], call: Call) -> tuple[str, list[bytes]]:
         """Raises HedgerowError of every kind; see docs/protocol.md."""
@@ -133,12 +134,16 @@ class Core:
         limits = splitter.RERANK if lane is Lane.RERANK else splitter.EMBED
         seqlens = encoded.used
         began_s = perf_counter()
+
+        def split(part: Encoded) -> list[tuple[int, int]]:
+            return splitter.split(part.used.tolist(), reply_bytes, limits)
+
         work = Work(
             model=model.alias,
             encoded=encoded,
             output=output,
             lane=lane,
-            chunks=splitter.split(seqlens.tolist(), reply_bytes, limits),
+            chunks=split(encoded),
             deadline_s=asyncio.get_running_loop().time() + call.ttl_s,
             fingerprint=model.fingerprint,
             trace=call.trace,
@@ -146,7 +151,7 @@ class Core:
         )
         truncated = int((encoded.seen > seqlens).sum())
         self.metrics.tokens(model.alias, encoded.num_tokens, truncated)
-        done = await self._dispatcher.run(work)
+        done = await self._coalescer.run(work, split)
         took_s = perf_counter() - began_s
         worker_s = (done.queue_ms + done.compute_ms) / 1e3
         self.metrics.stage("queue", done.queue_ms / 1e3)

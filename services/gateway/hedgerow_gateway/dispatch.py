@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -151,14 +151,22 @@ def _sew(work: Work, replies: Sequence[ChunkReply]) -> Done:
     for (start, stop), reply in zip(work.chunks, replies, strict=True):
         rows += reply.rows if reply.error is None else [reply.error] * (stop - start)
     prints = {reply.fingerprint for reply in replies if reply.error is None}
+    return Done(
+        rows,
+        one_fingerprint(prints),
+        max(reply.queue_ms for reply in replies),
+        max(reply.compute_ms for reply in replies),
+    )
+
+
+def one_fingerprint(prints: Set[str]) -> str:
+    """The version of the model that gave all rows of an answer; "" where none did.
+
+    Raises RetryableError when several did.
+    """
     if len(prints) > 1:
         raise RetryableError(
             f"workers of different fingerprints answered ({', '.join(sorted(prints))}): their "
             "vectors do not belong together; an update is probably under way"
         )
-    return Done(
-        rows,
-        next(iter(prints), ""),
-        max(reply.queue_ms for reply in replies),
-        max(reply.compute_ms for reply in replies),
-    )
+    return next(iter(prints), "")

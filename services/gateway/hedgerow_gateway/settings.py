@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     attempt_unknown_s: Seconds = 10.0
     window_tokens: Count = 16_384
     fleet_poll_s: Seconds = 2.0
+    coalesce: Literal["on", "off"] = "on"
     cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     bulk: Literal["on", "off"] = "on"
@@ -99,6 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "attempt_unknown_s": "the same before anything is known of this model's latency",
         "window_tokens": "tokens of one request in flight, for each worker of its model",
         "fleet_poll_s": "how often workers are looked for",
+        "coalesce": "off: compute the same text again for each who asks for it at the same time",
         "cache_mb": "megabytes for vectors of texts that were asked before; 0: none are kept",
         "bulk": "off: take no jobs (they need a NATS server with JetStream)",
         "bulk_chunk_sequences": "texts in one piece of a job; 16 where every write is synced",
