@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import random
+from datetime import UTC, datetime, timedelta
 
 import msgpack
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow_gateway.bulk import pages
+from hedgerow_gateway.bulk.backlog import age_s
 from hedgerow_gateway.bulk.parts import Part, part_key, spans
 from hedgerow_gateway.bulk.progress import Progress, Rate, decode, encode
 from hedgerow_gateway.bulk.records import Job
@@ -236,6 +238,17 @@ def test_the_rate_is_of_the_last_ten_seconds_and_falls_to_zero():
     assert rate.per_s(99 * SECOND_NS) == pytest.approx(55, abs=6)
     assert rate.per_s(104 * SECOND_NS) == pytest.approx(30, abs=6)
     assert rate.per_s(120 * SECOND_NS) == 0.0
+
+
+def test_the_age_of_a_stored_message_is_read_from_the_servers_time():
+    then = datetime.now(UTC) - timedelta(seconds=100)
+    for text in (
+        then.strftime("%Y-%m-%dT%H:%M:%S.123456789Z"),
+        then.strftime("%Y-%m-%dT%H:%M:%S.5Z"),
+        then.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    ):
+        assert age_s(text) == pytest.approx(100, abs=2)
+    assert age_s("2999-01-01T00:00:00Z") == age_s("soon") == 0.0
 
 
 # Streams

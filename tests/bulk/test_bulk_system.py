@@ -233,6 +233,8 @@ def test_a_cancelled_job_drops_what_waits_and_takes_no_more(make_stack):
     stack.ready("/health/live")
     stack.accepted("gone", rows(50))
     stack.accepted("stays", rows(20, seed=11), last=True)
+    waiting = 'hedgerow_bulk_chunks_waiting{model="tiny"} 10.0'
+    stack.until(lambda: waiting in stack.http("GET", "/metrics").text, "the backlog is shown")
     before = stack.messages(subjects.STREAM_BULK)
     cancelled = stack.http("DELETE", "/v1/jobs/gone").json()
     assert (cancelled["state"], cancelled["submitted"], cancelled["done"]) == ("cancelled", 50, 0)

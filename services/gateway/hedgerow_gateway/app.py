@@ -94,6 +94,8 @@ class Gateway:
         self._micro: micro.Micro | None = None
         self._draining = False
         self._metrics.watch(self.fleet, self._figures)
+        if self._bulk is not None:
+            self._metrics.registry.register(self._bulk.backlog)
 
     @classmethod
     async def start(
@@ -111,7 +113,7 @@ class Gateway:
         gateway = cls(settings, models, bus, gateway_id or secrets.token_hex(4), bulk_bus)
         await gateway.fleet.start()
         if gateway._bulk is not None:
-            gateway._bulk.streams.start()
+            gateway._bulk.start()
         endpoints = gateway._endpoints()
         await gateway._nats.start(endpoints)
         await gateway._listen()
@@ -154,7 +156,7 @@ class Gateway:
         await self._runner.cleanup()
         await self.fleet.stop()
         if self._bulk is not None:
-            await self._bulk.streams.stop()
+            await self._bulk.stop()
         self._pool.close()
 
     def _web(self) -> web.Application:

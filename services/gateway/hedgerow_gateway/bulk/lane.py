@@ -12,6 +12,7 @@ import msgspec
 
 from hedgerow_gateway.bodies import encode
 from hedgerow_gateway.bulk import pages, parts, store
+from hedgerow_gateway.bulk.backlog import Backlog
 from hedgerow_gateway.bulk.parts import Part
 from hedgerow_gateway.bulk.records import Job, Jobs
 from hedgerow_gateway.bulk.request import BulkRequest, PageRequest, read_bulk, read_job, read_page
@@ -56,6 +57,16 @@ class Bulk:
         self._jobs = Jobs(bucket)
         self._tracker = Tracker(self._js, bucket, gateway_id)
         self.streams = Streams(self._js, core.models.aliases, options)
+        self.backlog = Backlog(self._js, self.streams, core.models.aliases)
+
+    def start(self) -> None:
+        """Have the streams made, and watch them, in the background."""
+        self.streams.start()
+        self.backlog.start()
+
+    async def stop(self) -> None:
+        await self.backlog.stop()
+        await self.streams.stop()
 
     async def submit(self, body: Mapping[str, Any], call: Call) -> Answer:
         """Store the rows of a job. What is answered is stored; what is not may be, and is

@@ -1,0 +1,84 @@
+"""How much bulk work waits, by model, for /metrics: what an autoscaler looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hedgerow_gateway.bulk.streams import Streams
+from hedgerow_shared import subjects
+from hedgerow_shared.bus.jetstream import JetStream
+from hedgerow_shared.errors import HedgerowError
+from hedgerow_shared.jobs import consumer_name
+
+_log = logging.getLogger("hedgerow.bulk")
+
+_POLL_S = 2.0
+_TEXTS: Mapping[str, tuple[str, str]] = {
+    "num_pending": ("chunks_waiting", "Bulk chunks that no worker took yet"),
+    "num_ack_pending": ("chunks_held", "Bulk chunks that a worker has and has not acknowledged"),
+    "num_redelivered": ("chunks_redelivered", "Of those held, chunks that were held before"),
+}
+
+
+class Backlog(Collector):
+    """Asks the stream every two seconds. Each gateway shows the same numbers."""
+
+    def __init__(self, js: JetStream, streams: Streams, aliases: Sequence[str]) -> None:
+        self._js, self._streams, self._aliases = js, streams, aliases
+        self._task: asyncio.Task[None] | None = None
+        self._counts: dict[str, Mapping[str, int]] = {}
+        self._oldest_s = 0.0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._poll())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def collect(self) -> Iterable[Metric]:
+        for key, (name, text) in _TEXTS.items():
+            family = GaugeMetricFamily(f"hedgerow_bulk_{name}", text, labels=["model"])
+            for alias, counts in self._counts.items():
+                family.add_metric([alias], counts[key])
+            yield family
+        text = "Age of the oldest bulk chunk that is not done, of all models"
+        yield GaugeMetricFamily("hedgerow_bulk_oldest_seconds", text, self._oldest_s)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            if not self._streams.ready:
+                continue
+            try:
+                await self._look()
+            except HedgerowError as error:
+                _log.debug("bulk: no figures: %s", error.message)
+
+    async def _look(self) -> None:
+        stream = subjects.STREAM_BULK
+        for alias in self._aliases:
+            name = consumer_name(subjects.model_token(alias))
+            info = await self._js.call(f"CONSUMER.INFO.{stream}.{name}")
+            self._counts[alias] = {key: int(info.get(key, 0)) for key in _TEXTS}
+        state = (await self._js.stream_info(stream) or {}).get("state") or {}
+        self._oldest_s = age_s(str(state["first_ts"])) if state.get("messages") else 0.0
+
+
+def age_s(timestamp: str) -> float:
+    """Seconds since an RFC 3339 time of the server; 0 for one in the future or unreadable."""
+    try:
+        # datetime takes six digits of a second, the server sends nine.
+        whole, _, rest = timestamp.partition(".")
+        digits = rest.rstrip("Z")[:6] or "0"
+        then = datetime.fromisoformat(f"{whole.rstrip('Z')}.{digits.ljust(6, '0')}")
+    except ValueError:
+        return 0.0
+    return max((datetime.now(UTC) - then.replace(tzinfo=UTC)).total_seconds(), 0.0)
