@@ -98,6 +98,19 @@ def test_a_pass_needs_no_helper(folder, monkeypatch) -> None:
 
 
 @needs_two_cores
+def test_a_second_model_has_two_threads_too(folder) -> None:
+    first = load(folder, threads=2)
+    first.run(RaggedBatch.of(_sequences([9])))
+    second = load(folder, threads=2)
+    assert second.threads == 2
+    batch = RaggedBatch.of(_sequences([50]))
+    for _ in range(20):
+        assert np.array_equal(first.run(batch), second.run(batch))
+    first.close()
+    second.close()
+
+
+@needs_two_cores
 def test_closing_ends_the_helpers(folder) -> None:
     before = threading.active_count()
     two = load(folder, threads=2)

@@ -11,6 +11,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from hedgerow_engine.native.crew import SLEEPERS, crew_bytes
@@ -32,8 +33,12 @@ def usable_threads(asked: int, log: Callable[[str], None]) -> int:
     return min(asked, cores)
 
 
+@cache
 def separate_cores() -> list[int]:
-    """CPU numbers this process may run on, one per physical core, in order."""
+    """CPU numbers this process may run on, one per physical core, in order.
+
+    Asked once: the first crew pins the thread that asks, and a second model's would see one core.
+    """
     chosen: list[int] = []
     seen: set[str] = set()
     for cpu in sorted(os.sched_getaffinity(0)):
