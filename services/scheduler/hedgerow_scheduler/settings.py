@@ -42,6 +42,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     threads: Count = 1
     cpu_executor: Literal["auto", "native", "packed"] = "auto"
     graph_cache: Count = 256
+    graph_inflection: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    attention: str = "auto"
+    priorities: Literal["on", "off"] = "on"
+    fp8: Literal["on", "off"] = "off"
 
     budget_tokens: Count = 512
     bulk: Literal["on", "off"] = "on"
@@ -87,6 +91,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "threads": "threads of the CPU engine",
         "cpu_executor": "auto, native (generated kernels) or packed (torch)",
         "graph_cache": "captured shapes kept, least recently used dropped first",
+        "graph_inflection": "GPU: passes of more tokens run without a graph; -1: measure it",
+        "attention": "GPU: auto, or the kernel to try first: flashinfer_fa3, flashinfer_fa2, fa4, "
+        "varlen, sdpa",
+        "priorities": "GPU: bulk on a stream of its own that queries overtake: on or off",
+        "fp8": "GPU: multiply in float8, at a cosine of its own: on or off",
         "budget_tokens": "an online batch is filled until it costs this",
         "bulk": "off: take no jobs from the stream, only what somebody waits for",
         "bulk_pass_tokens": "the same for bulk in quiet times; 0: 512 on a CPU, else 8192",
