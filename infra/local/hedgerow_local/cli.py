@@ -141,6 +141,52 @@ def req(
 
 
 @app.command()
+def bulk(
+    file: Annotated[Path, typer.Argument(help="JSONL: an id and a text in each line.")],
+    out: Annotated[Path, typer.Option(help="Where vectors go: JSONL, or .npz.")],
+    model: Annotated[str, typer.Option(help="Alias of the model.")] = DEFAULT_MODEL.partition("=")[
+        0
+    ],
+    job: Annotated[str, typer.Option(help="Name of the job; default: made from the file.")] = "",
+    id_field: Annotated[
+        str, typer.Option(help="Field with the id; default number of the line.")
+    ] = "id",
+    text_field: Annotated[str, typer.Option(help="Field with the text.")] = "text",
+    dtype: Annotated[str, typer.Option(help="float32, float16, int8 or binary.")] = "float32",
+    dimensions: Annotated[int, typer.Option(help="Numbers of a vector; 0: all.")] = 0,
+    prompt_name: Annotated[str, typer.Option(help="A prompt of the model.")] = "",
+    nats_url: Annotated[str, _option("NATS_URL", _WHERE)] = "",
+) -> None:
+    """Embed a file through the durable lane; the same command goes on where it was stopped."""
+    from hedgerow_local.bulk import BulkOptions
+    from hedgerow_local.bulk import bulk as run_job
+    from hedgerow_local.bulkbar import Bar
+    from hedgerow_local.target import bus_options
+
+    if not file.is_file():
+        raise StartupError(f"{file}: no such file")
+    options = BulkOptions(
+        file=file,
+        out=out,
+        model=model,
+        job=job,
+        id_field=id_field,
+        text_field=text_field,
+        dtype=dtype,
+        dimensions=dimensions,
+        prompt_name=prompt_name,
+    )
+    try:
+        with Bar() as bar:
+            state = asyncio.run(run_job(options, bus_options(nats_url, "hedgerow-bulk"), bar))
+    except KeyboardInterrupt:
+        sys.stderr.write("hedgerow: stopped; the same command goes on from here\n")
+        raise typer.Exit(130) from None
+    typer.echo(f"{state.good} vectors in {out}; {state.failed} rows failed (job {state.job})")
+    raise typer.Exit(int(state.failed > 0))
+
+
+@app.command()
 def top(
     nats_url: Annotated[str, _option("NATS_URL", _WHERE)] = "",
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between looks.")] = 1.0,

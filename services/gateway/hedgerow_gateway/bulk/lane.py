@@ -149,13 +149,12 @@ class Bulk:
         answer: dict[str, Any] = {"job": job.job, "model": job.model, "rows": 0, "chunks": 0}
         if encoded is not None:
             part = self._part(request, encoded, job, call)
-            if job.state == "closed":
-                known = await store.has_receipt(self._js, part)
-                if not known:
-                    raise JobConflictError(
-                        f"job {job.job} takes no more rows: `last` was said; take another job id"
-                    )
-            else:
+            known = await store.has_receipt(self._js, part)
+            if not known and job.state == "closed":
+                raise JobConflictError(
+                    f"job {job.job} takes no more rows: `last` was said; take another job id"
+                )
+            if not known:
                 await store.store_chunks(self._js, part)
                 known = not await store.store_receipt(self._js, part)
             answer |= {
