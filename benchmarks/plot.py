@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from benchmarks.machine import RESULTS, machine_line
 from benchmarks.rows import Row
 
-_SHADES = {"p50": "#2f6f4f", "p90": "#6aa84f", "p99": "#b6d7a8"}
+_SHADES = {"p50": "#2f6f4f", "p90": "#7ab05f", "p99": "#e0a030", "max": "#b04030"}
 
 
 def draw(rows: Sequence[Row], *, quick: bool) -> str:
@@ -23,11 +24,14 @@ def draw(rows: Sequence[Row], *, quick: bool) -> str:
     suites = list(dict.fromkeys(row.suite for row in rows))
     if not suites:
         return "none: nothing was measured"
-    figure, axes = pyplot.subplots(len(suites), 1, figsize=(9, 2.6 * len(suites)), squeeze=False)
+    heights = [1.2 + 0.35 * sum(row.suite == suite for row in rows) for suite in suites]
+    figure, axes = pyplot.subplots(
+        len(suites), 1, figsize=(9, sum(heights)), squeeze=False, height_ratios=heights
+    )
     for panel, suite in zip(axes[:, 0], suites, strict=True):
         _panel(panel, [row for row in rows if row.suite == suite])
     figure.suptitle(f"Hedgerow on {machine_line()}", fontsize=9)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.985))
     folder = RESULTS / "tmp" if quick else RESULTS
     file = folder / "suites.png"
     figure.savefig(file, dpi=110)
@@ -36,18 +40,30 @@ def draw(rows: Sequence[Row], *, quick: bool) -> str:
 
 
 def _panel(panel: Any, rows: Sequence[Row]) -> None:
-    """Latency rows as p50/p90/p99 bars on a log scale, rates as plain bars."""
+    """Latency rows as p50, p90, p99 and max on a log scale (dots: a bar would have no foot
+    there), rates as bars from zero."""
     timed = [row for row in rows if row.p50 is not None]
     shown = timed or [row for row in rows if row.rate is not None]
-    names = [row.case for row in shown]
+    places = range(len(shown))
     if timed:
-        for name, shade in reversed(_SHADES.items()):
-            panel.barh(names, [getattr(row, name) for row in shown], color=shade, label=name)
-        panel.set_xscale("log")
-        panel.legend(fontsize=7, loc="lower right")
+        _dots(panel, shown)
     else:
-        panel.barh(names, [row.rate for row in shown], color=_SHADES["p50"])
+        panel.barh(places, [row.rate for row in shown], color=_SHADES["p50"], height=0.5)
+    panel.set_yticks(places, ["\n".join(wrap(row.case, 34)) for row in shown])
     panel.set_title(rows[0].suite, fontsize=9, loc="left")
     panel.set_xlabel(shown[0].unit if shown else "", fontsize=8)
-    panel.tick_params(labelsize=7)
-    panel.invert_yaxis()
+    panel.tick_params(labelsize=7, which="both")
+    panel.set_ylim(len(shown) - 0.5, -0.5)
+
+
+def _dots(panel: Any, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import LogFormatter
+
+    panel.hlines(range(len(rows)), [r.p50 for r in rows], [r.max for r in rows], color="#999999")
+    for name, shade in _SHADES.items():
+        values = [getattr(row, name) for row in rows]
+        panel.plot(values, range(len(rows)), "o", color=shade, markersize=6, label=name)
+    panel.set_xscale("log")
+    for axis_formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
+        axis_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

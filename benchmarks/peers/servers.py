@@ -61,7 +61,28 @@ def run(names: Sequence[str], *, quick: bool) -> list[Row]:
                 rows += _measure(bench)
         except (NotStartedError, OSError) as error:
             rows.append(_absent(name, f"absent: {str(error)[:300]}"))
-    return rows
+    return beside_ours(rows)
+
+
+def beside_ours(rows: Sequence[Row]) -> list[Row]:
+    """The same rows; a peer's holds how its time, or its rate, compares with ours.
+
+    Suites with one line each (throughput, whose requests may be smaller on a slow server) are
+    matched by their suite, the others by their case too.
+    """
+    ours = [row for row in rows if row.engine == "hedgerow"]
+    found: list[Row] = []
+    for row in rows:
+        like = [r for r in ours if r.suite == row.suite]
+        like = like if len(like) == 1 else [r for r in like if r.case == row.case]
+        extra = dict(row.extra)
+        if row.engine != "hedgerow" and like:
+            if row.p50 and like[0].p50:
+                extra["time / ours"] = row.p50 / like[0].p50
+            if row.rate and like[0].rate:
+                extra["rate / ours"] = row.rate / like[0].rate
+        found.append(replace(row, extra=extra))
+    return found
 
 
 def uncapped_minilm() -> Path:

@@ -33,6 +33,8 @@ class _Stub(BaseHTTPRequestHandler):
         if self.server.refusals:  # type: ignore[attr-defined]
             self.server.refusals -= 1  # type: ignore[attr-defined]
             self._answer(429, {"error": {"message": "full"}}, {"retry-after-ms": "5"})
+        elif self.path == "/v1/bulk":
+            self._take_rows(body)
         elif self.path.endswith("rerank"):
             results = [{"index": i, "relevance_score": 0.5} for i in range(len(body["documents"]))]
             self._answer(200, {"results": results})
@@ -42,7 +44,23 @@ class _Stub(BaseHTTPRequestHandler):
             self._answer(200, {"data": data[::-1]})
 
     def do_GET(self) -> None:
+        if self.path.startswith("/v1/jobs/"):
+            self._answer(200, {"done": self.server.rows, "failed": 0})  # type: ignore[attr-defined]
+            return
         self._answer(200, {"data": [{"id": "minilm", "dtype": "bfloat16"}]})
+
+    def do_DELETE(self) -> None:
+        self.server.cancelled.append(self.path)  # type: ignore[attr-defined]
+        self._answer(200, {})
+
+    def _take_rows(self, body: dict) -> None:
+        if not self.server.jobs:  # type: ignore[attr-defined]
+            self._answer(404, {"error": {"message": "no such route"}})
+        elif "rows" not in body:
+            self._answer(400, {"error": {"message": "rows is required"}})
+        else:
+            self.server.rows += len(body["rows"])  # type: ignore[attr-defined]
+            self._answer(200, {"rows": len(body["rows"])})
 
     def _encoded(self, value: object) -> str:
         return base64.b64encode(vector_of(value).tobytes()).decode()
@@ -67,15 +85,19 @@ class _Stub(BaseHTTPRequestHandler):
 
 
 class StubServer(ThreadingHTTPServer):
-    """seen: (path, body) of every POST; refusals: so many are answered 429 first."""
+    """seen: (path, body) of every POST; refusals: so many are answered 429 first; jobs: there is
+    a durable lane, which finishes rows at once."""
 
     daemon_threads = True
     chunked = False
     refusals = 0
+    jobs = False
+    rows = 0
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Stub)
         self.seen: list[tuple[str, dict]] = []
+        self.cancelled: list[str] = []
 
     @property
     def target(self) -> Target:

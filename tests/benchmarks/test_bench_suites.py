@@ -11,8 +11,10 @@ import pytest
 
 from benchmarks.clients import aio
 from benchmarks.harness import WrongVectorsError
+from benchmarks.peers.servers import beside_ours
+from benchmarks.rows import Row
 from benchmarks.suites import concurrency, latency, scoring, throughput
-from benchmarks.suites.bulk import HttpBatches
+from benchmarks.suites.bulk import HttpBatches, JobLoad, bulk_load
 from benchmarks.suites.context import MINILM, Bench, model_for, warm_up
 from benchmarks.suites.reindex import open_loop
 from benchmarks.text import Pool, standard_text
@@ -129,6 +131,50 @@ def test_bulk_that_never_flows_is_an_error_and_not_a_zero() -> None:
     with pytest.raises(RuntimeError, match="bulk does not flow"):
         load.wait_flowing()
     load.stop()
+
+
+@pytest.mark.parametrize(("jobs", "kind"), [(True, JobLoad), (False, HttpBatches)])
+def test_bulk_takes_the_durable_lane_where_there_is_one(
+    bench: Bench, stub: StubServer, jobs: bool, kind: type
+) -> None:
+    stub.jobs = jobs
+    assert isinstance(bulk_load(bench), kind)
+
+
+def test_a_job_always_has_rows_waiting_and_is_cancelled_at_the_end(
+    bench: Bench, stub: StubServer
+) -> None:
+    stub.jobs = True
+    load = bulk_load(bench)
+    load.start(30.0)
+    load.wait_flowing()
+    load.stop()
+    rows = [row for path, body in stub.seen if path == "/v1/bulk" for row in body.get("rows", ())]
+    assert [row["id"] for row in rows] == list(range(len(rows)))
+    assert {len(row["token_ids"]) for row in rows} == {256}
+    assert len({body["job"] for _, body in stub.seen if "job" in body}) == len(stub.cancelled) == 1
+
+
+def test_a_job_s_tokens_are_interpolated_between_two_looks(bench: Bench) -> None:
+    load = JobLoad(bench.target, [])
+    load._progress = [(0.0, 0), (2.0, 100), (4.0, 140)]
+    assert load.tokens_between(1.0, 3.0) == pytest.approx((120 - 50) * 256)
+
+
+def test_a_peer_s_row_says_how_it_compares_with_ours() -> None:
+    def row(engine: str, suite: str, case: str, **figures: float) -> Row:
+        return Row(suite=suite, case=case, engine=engine, unit="ms", samples=1, **figures)
+
+    rows = [
+        row("hedgerow", "A", "1x8", p50=2.0),
+        row("hedgerow", "A", "1x9", p50=4.0),
+        row("hedgerow", "C", "100x512", rate=50.0),
+        row("vllm", "A", "1x9", p50=10.0),
+        row("vllm", "C", "60x512", rate=20.0),
+        row("infinity", "all", "all"),
+    ]
+    extras = [dict(r.extra) for r in beside_ours(rows)]
+    assert extras == [{}, {}, {}, {"time / ours": 2.5}, {"rate / ours": 0.4}, {}]
 
 
 def test_the_warm_up_stops_a_server_whose_vectors_are_not_the_oracles(bench: Bench) -> None:
