@@ -128,7 +128,7 @@ class CudaRuntime:
         return tensor
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, pin_memory=True)
+        return torch.zeros(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def free_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self.device)
