@@ -12,8 +12,8 @@ import os
 # Triton 3.10 changes this default; sums of products keep being fused whatever it is.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
+import triton
+import triton.language as tl
 
 
 @triton.jit
