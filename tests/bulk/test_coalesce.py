@@ -278,6 +278,32 @@ async def test_a_row_that_failed_for_good_is_shared_and_one_that_may_be_tried_ag
     assert fleet.asked == [[[1], [2]], [[2]]]
 
 
+async def test_two_that_are_waited_for_may_end_in_any_order(fleet, coalescer):
+    """The one waited for second is over before its turn comes."""
+    first, second = start(coalescer, work([1, 2])), start(coalescer, work([3, 4]))
+    await asyncio.sleep(0)
+    both = start(coalescer, work([1, 2], [3, 4]))
+    await asyncio.sleep(0)
+    fleet.go.set()
+    assert_right(await asyncio.wait_for(both, 5), [1, 2], [3, 4])
+    assert_right(await first, [1, 2])
+    assert_right(await second, [3, 4])
+    assert fleet.asked == [[[1, 2]], [[3, 4]]]
+
+
+async def test_one_that_is_given_up_before_its_turn_comes_is_asked_for_again(fleet, coalescer):
+    first, second = start(coalescer, work([1, 2])), start(coalescer, work([3, 4]))
+    await asyncio.sleep(0)
+    both = start(coalescer, work([1, 2], [3, 4]))
+    await asyncio.sleep(0.01)
+    second.cancel()
+    await asyncio.sleep(0.01)
+    fleet.go.set()
+    assert_right(await asyncio.wait_for(both, 5), [1, 2], [3, 4])
+    assert_right(await first, [1, 2])
+    assert fleet.asked == [[[1, 2]], [[3, 4]], [[3, 4]]]
+
+
 async def test_whoever_waits_for_another_still_ends_at_its_own_time(fleet, coalescer):
     first = start(coalescer, work([1]))
     await turns()

@@ -123,10 +123,13 @@ async def flood(bus, system, chunk: bytes, request: bytes, rng, cases: int) -> d
     asked += [(internal, damaged(chunk, rng)) for _ in range(cases)]
     asked += [(public, damaged(request, rng)) for _ in range(cases)]
     for start in range(0, len(asked), 200):
-        part = [ask(data) for ask, data in asked[start : start + 200]]
-        for answer in await asyncio.gather(*part, return_exceptions=True):
+        part = asked[start : start + 200]
+        answers = await asyncio.gather(*(ask(d) for ask, d in part), return_exceptions=True)
+        for (_, data), answer in zip(part, answers, strict=True):
             code = "silence" if isinstance(answer, BaseException) else answer
             codes[code] = codes.get(code, 0) + 1
+            if code == "silence":
+                print(f"{data!r}: {answer!r}")
     return codes
 
 

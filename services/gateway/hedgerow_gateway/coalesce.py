@@ -26,6 +26,7 @@ from hedgerow_shared.errors import (
     NoWorkerError,
     OverloadedError,
     RetryableError,
+    WorkerLostError,
 )
 from hedgerow_shared.ragged import Lane, OutputSpec, Row
 
@@ -181,16 +182,20 @@ class Coalescer:
 
     async def _wait(self, shared: _Pass) -> Done:
         """Its outcome. When the last one leaves before it is there, the work is given up."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        shared.waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if not shared.task.done():
-                shared.waiters.remove(waiter)
-                if not shared.waiters:
-                    self._forget(shared)  # at once: nobody may join what is being given up
-                    shared.task.cancel()
+        # It may have ended since it was found: nobody would wake who begins to wait now.
+        if not shared.task.done():
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            shared.waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if not shared.task.done():
+                    shared.waiters.remove(waiter)
+                    if not shared.waiters:
+                        self._forget(shared)  # at once: nobody may join what is being given up
+                        shared.task.cancel()
+        if shared.task.cancelled():
+            raise WorkerLostError("whoever asked for it first went away")
         return shared.task.result()
 
     def _ended(self, shared: _Pass) -> None:
