@@ -42,9 +42,13 @@ class Case:
         return np.concatenate(heads, axis=1)
 
 
-def _run(callee, rung, case: Case, windowed=False, back=FAR, ahead=FAR, bias=None) -> np.ndarray:
+def _run(
+    callee, rung, case: Case, windowed=False, back=FAR, ahead=FAR, bias=None, rows=None
+) -> np.ndarray:
+    """rows: (first, count) of the query rows; None = all."""
+    skipped, count = rows or (0, case.length)
     spec = AttentionSpec(case.head_dim, case.query_heads, windowed, bias is not None)
-    call = callee(rung, ("attention", spec), lambda unit: attention(unit, spec), 6, 6)
+    call = callee(rung, ("attention", spec), lambda unit: attention(unit, spec), 6, 8)
     table = np.zeros((1, 1)) if bias is None else np.pad(bias, ((0, 0), (0, rung.lanes)))
     table = table.astype(np.float32)
     out = np.zeros((case.length + 40, case.query_heads * case.head_dim), case.buffer.dtype)
@@ -54,9 +58,10 @@ def _run(callee, rung, case: Case, windowed=False, back=FAR, ahead=FAR, bias=Non
     row, step, item = case.buffer[20:], case.buffer.strides[0], case.buffer.itemsize
     start, hd = row.ctypes.data, case.head_dim * item
     call(
-        start, start + case.query_heads * hd, start + (case.query_heads + 1) * hd,
-        out[20:].ctypes.data, table.ctypes.data + (case.length - 1) * 4, room.ctypes.data + skip,
-        case.length, step, out.strides[0], back, ahead, table.strides[0],
+        start + skipped * step, start + case.query_heads * hd, start + (case.query_heads + 1) * hd,
+        out[20 + skipped :].ctypes.data, table.ctypes.data + (case.length - 1) * 4,
+        room.ctypes.data + skip,
+        case.length, count, skipped, step, out.strides[0], back, ahead, table.strides[0],
     )  # fmt: skip
     assert (room[skip + scratch_bytes(rung, case.head_dim, case.length) :] == 255).all()
     assert (out[:20] == 9).all() and (out[20 + case.length :] == 9).all()
@@ -98,6 +103,21 @@ def test_a_bias_of_the_distance_is_added_to_each_heads_scores(callee, rung, leng
     bias = np.random.default_rng(1).normal(size=(2, 2 * length - 1)).astype(np.float32)
     got = _run(callee, rung, case, bias=bias)
     _close(got, case.expected(bias=bias), rung)
+
+
+@pytest.mark.parametrize("length", [1, 20, 700])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_one_query_row_alone_has_the_bytes_it_has_among_all(
+    callee, rung, length: int, windowed: bool
+) -> None:
+    case = Case(rung, length, 32)
+    bias = np.random.default_rng(1).normal(size=(1, 2 * length - 1)).astype(np.float32)
+    options = {"windowed": windowed, "back": 40, "ahead": 3, "bias": bias}
+    whole = _run(callee, rung, case, **options)
+    for row in {0, length // 2, length - 1}:
+        alone = _run(callee, rung, case, **options, rows=(row, 1))
+        assert np.array_equal(alone[row], whole[row])
+        assert (np.delete(alone, row, axis=0) == 9).all()
 
 
 def test_query_heads_share_their_key_head(callee, rung) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import transformers
 from native_models import cosine, hidden_states, load, save, sentence_modules
 
+from hedgerow_engine.native.executor import NativeExecutor
 from hedgerow_engine.native.rungs import AVX2, AVX512BF16
 from hedgerow_shared.ragged import RaggedBatch
 
@@ -93,6 +95,14 @@ FAMILIES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def unpinned():
+    """Two threads pin the thread that runs; give its cores back."""
+    cores = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, cores)
+
+
 def _gate(rung) -> float:
     return 0.999 if rung.dtype == "bfloat16" else 0.99999
 
@@ -167,6 +177,23 @@ def test_a_reranker_that_answers_yes_or_no_scores_the_difference(rung, tmp_path)
     assert got[0, 0] == pytest.approx(
         logits[9] - logits[21], abs=5e-2 if rung.dtype == "bfloat16" else 2e-4
     )
+
+
+@pytest.mark.parametrize("name", ["modernbert", "qwen3", "gemma3 causal", "bert tanh-gelu"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_leaving_out_unwanted_rows_of_the_last_layer_changes_no_byte(
+    tmp_path, monkeypatch, name: str, threads: int
+) -> None:
+    family = FAMILIES[name]
+    family.write(tmp_path)
+    executor = load(tmp_path, threads=threads)
+    g = np.random.default_rng(2)
+    batch = RaggedBatch.of([g.integers(3, VOCAB, n) for n in (3, 64, 1, 130, 17, 200, 600)])
+    assert executor.can_narrow(batch.num_tokens)
+    narrow = executor.run(batch)
+    monkeypatch.setattr(NativeExecutor, "can_narrow", lambda self, num_tokens: False)
+    assert np.array_equal(executor.run(batch), narrow)
+    executor.close()
 
 
 def test_the_bytes_of_a_grouped_causal_model_do_not_depend_on_batch_mates(tmp_path) -> None:

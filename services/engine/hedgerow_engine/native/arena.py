@@ -32,6 +32,7 @@ class Arena:
             "qkv": self.max_tokens * g.qkv_width * rung.act_bytes,
             "context": self.max_tokens * g.context_width * rung.act_bytes,
             "places": self.max_tokens * 4,
+            "chosen": self.max_tokens * g.hidden * 4 if g.narrow else 0,
             "local": threads * local_bytes(g, rung),
             "scratch": threads * scratch,
         }

@@ -46,7 +46,8 @@ def scratch_bytes(rung: Rung, head_dim: int, length: int) -> int:
 
 
 def attention(unit: Unit, spec: AttentionSpec) -> Function:
-    """Pointers q, k, v, out, bias (null where the spec has none), scratch; integers length,
+    """Pointers q, k, v, out, bias (null where the spec has none), scratch; integers length (of
+    k and v), count (rows of q and out), skipped (rows of the sequence before the first of q),
     row_step (bytes from row to row of q, k and v), out_step, back, ahead, bias_step (from head
     to head). q, out and bias are those of the first query head; the others lie beside it.
     scratch is 64-byte aligned, `scratch_bytes` long."""
@@ -57,9 +58,9 @@ def _attention(unit: Unit, spec: AttentionSpec) -> Function:
     rung = unit.rung
     packers = pack_keys(unit, spec.head_dim), pack_values(unit, spec.head_dim)
     tiles = {online: attend_tile(unit, spec, online=online) for online in (False, True)}
-    k = unit.kernel("attention", ptrs=6, ints=6)
+    k = unit.kernel("attention", ptrs=6, ints=8)
     q, keys, values, out, bias, scratch = k.ptrs
-    length, row_step, out_step, back, ahead, bias_step = k.ints
+    length, count, skipped, row_step, out_step, back, ahead, bias_step = k.ints
     packed_bytes = length.up_to(rung.lanes) * (spec.head_dim * rung.act_bytes)
     packed_keys, packed_values = scratch, scratch + packed_bytes
     strips = packed_values + packed_bytes
@@ -70,27 +71,33 @@ def _attention(unit: Unit, spec: AttentionSpec) -> Function:
         offset = head * (spec.head_dim * rung.act_bytes)
         here = bias + head * bias_step
         ptrs = [q + offset, packed_keys, packed_values, out + offset, here, strips, state]
-        ints = [length, row_step, out_step, back, ahead, row, k.int(key)]
+        ints = [length, count, skipped, row_step, out_step, back, ahead, row, k.int(key)]
         tiles[online](k, ptrs, ints)
 
     fits = length <= KEY_BLOCK
     with k.loop(0, spec.query_heads) as head:
-        with k.when(fits), k.loop(0, length, rung.rows) as row:
+        with k.when(fits), k.loop(0, count, rung.rows) as row:
             tile(False, head.index, row.index, 0, strips)
         with k.when(~fits):
-            _long_sequence(k, spec, strips, length, lambda *args: tile(True, head.index, *args))
+            _long_sequence(
+                k, spec, strips, (length, count), lambda *args: tile(True, head.index, *args)
+            )
     return k.done()
 
 
 def _long_sequence(
-    k: Kernel, spec: AttentionSpec, strips: Ptr, length: Int, tile: Callable[[Int, Int, Ptr], None]
+    k: Kernel,
+    spec: AttentionSpec,
+    strips: Ptr,
+    size: tuple[Int, Int],
+    tile: Callable[[Int, Int, Ptr], None],
 ) -> None:
     """Blocks of query rows; for each, all key blocks; for each, the block's row tiles."""
-    rung = k.rung
+    rung, (length, count) = k.rung, size
     states, tile_state = strips + strips_bytes(rung), state_bytes(rung, spec.head_dim)
     block_rows = rung.rows * _ROW_TILES_PER_BLOCK
-    with k.loop(0, length, block_rows) as block, k.loop(0, length, KEY_BLOCK) as key:
-        end = (block.index + block_rows).at_most(length)
+    with k.loop(0, count, block_rows) as block, k.loop(0, length, KEY_BLOCK) as key:
+        end = (block.index + block_rows).at_most(count)
         with k.loop(block.index, end, rung.rows) as row:
             number = (row.index - block.index) // rung.rows
             tile(row.index, key.index, states + number * tile_state)

@@ -52,14 +52,14 @@ def state_bytes(rung: Rung, head_dim: int) -> int:
 
 
 def attend_tile(unit: Unit, spec: AttentionSpec, *, online: bool) -> Function:
-    """Pointers q, packed keys, packed values, out, bias, strips, state; integers length,
-    row_step, out_step, back, ahead, first row of the tile, first key of the block."""
+    """Pointers q, packed keys, packed values, out, bias, strips, state; integers of `attention`,
+    then the tile's first row (counted from q) and the block's first key."""
     name = "attend_online" if online else "attend"
     return unit.once(name, lambda: _write(unit, name, spec, online))
 
 
 def _write(unit: Unit, name: str, spec: AttentionSpec, online: bool) -> Function:
-    k = unit.kernel(name, ptrs=7, ints=7)
+    k = unit.kernel(name, ptrs=7, ints=9)
     tile = _Tile(k, spec)
     if not online:
         largest = [k.splat(k.largest(m)) for m in tile.scores()]
@@ -101,13 +101,14 @@ class _Tile:
         self.k, self.spec, self.rung = k, spec, k.rung
         self.q, self.packed_keys, self.packed_values, self.out, bias = k.ptrs[:5]
         self.strips, self.state = k.ptrs[5:]
-        length, row_step, self.out_step, back, ahead, row, self.key = k.ints
-        self.rows = [(row + i).at_most(length - 1) for i in range(self.rung.rows)]
+        length, count, skipped, row_step, self.out_step, back, ahead, row, self.key = k.ints
+        self.rows = [(row + i).at_most(count - 1) for i in range(self.rung.rows)]
+        places = [r + skipped for r in self.rows]
         self.q_rows = [self.q + r * row_step for r in self.rows]
-        self.bias_rows = [bias - r * 4 for r in self.rows] if spec.biased else []
+        self.bias_rows = [bias - place * 4 for place in places] if spec.biased else []
         if spec.windowed:
-            self.from_row = [(r - back).at_least(0) for r in self.rows]
-            self.to_row = [(r + ahead + 1).at_most(length) for r in self.rows]
+            self.from_row = [(place - back).at_least(0) for place in places]
+            self.to_row = [(place + ahead + 1).at_most(length) for place in places]
         else:
             self.from_row, self.to_row = [k.int(0)] * self.rung.rows, [length] * self.rung.rows
         end = self.key + KEY_BLOCK

@@ -20,6 +20,7 @@ from hedgerow_engine.native.arena import Arena, ArenaPool
 from hedgerow_engine.native.build import Built, build
 from hedgerow_engine.native.memory import address
 from hedgerow_engine.native.passes import Cut, cut_batch, pool_table
+from hedgerow_engine.native.program import can_narrow
 from hedgerow_engine.native.threads import Crew
 from hedgerow_engine.native.words import FRAME
 from hedgerow_engine.weights import Weights
@@ -173,6 +174,9 @@ class NativeExecutor:
         self.counters.tokens += cut.num_tokens
         return arena
 
+    def can_narrow(self, num_tokens: int) -> bool:
+        return can_narrow(self.geometry, self.threads, num_tokens)
+
     @property
     def num_stages(self) -> int:
         return self._num_stages
@@ -253,6 +257,7 @@ class NativePass:
         FRAME.put(
             arena.frame,
             pools=0 if pools is None else address(pools),
+            narrow=int(pools is None and self._executor.can_narrow(cut.num_tokens)),
             pooled=address(self.pooled) + row_bytes,
             unit=0 if self.unit is None else address(self.unit) + row_bytes,
         )

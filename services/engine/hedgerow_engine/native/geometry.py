@@ -77,6 +77,11 @@ class Geometry:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     @property
+    def narrow(self) -> bool:
+        """Only one row of each sequence is wanted, so the last layer computes no other."""
+        return self.poolings in (("cls",), ("lasttoken",))
+
+    @property
     def output_width(self) -> int:
         """Numbers in one row of the answer."""
         return self.tail[-1].width_out if self.tail else self.hidden * len(self.poolings)

@@ -143,14 +143,19 @@ class Layer:
         ints = [first, first + count, self.qkv_step]
         function(k, [self.qkv, places, table, q_norm, k_norm], ints)
 
-    def attend(self, sequence: Int, kv_head: Int, scratch: Ptr) -> None:
+    def attend(self, sequence: Int, kv_head: Int, scratch: Ptr, *, narrow: bool) -> None:
+        """All rows of a sequence; narrow: its one wanted row, written to row `sequence`."""
         k, g, act = self.k, self.g, self.k.rung.act_bytes
         first, length = sequence_rows(k, self.frame, sequence)
+        count, skipped, target = length, k.int(0), first
+        if narrow:
+            count, target = k.int(1), sequence
+            skipped = k.int(0) if g.poolings == ("cls",) else length - 1
         row, group = self.qkv + first * self.qkv_step, g.heads // g.kv_heads
-        q = row + kv_head * (group * g.head_dim * act)
+        q = row + kv_head * (group * g.head_dim * act) + skipped * self.qkv_step
         keys = row + (kv_head * (g.head_dim * act) + g.heads * g.head_dim * act)
         values = keys + g.kv_heads * g.head_dim * act
-        out = self.context + first * self.context_step + kv_head * (group * g.head_dim * act)
+        out = self.context + target * self.context_step + kv_head * (group * g.head_dim * act)
         back, ahead, bias_step = (
             LAYER.int(k, self.block, name) for name in ("back", "ahead", "bias_step")
         )
@@ -158,8 +163,18 @@ class Layer:
         attention(k.unit, g.attention)(
             k,
             [q, keys, values, out, bias, scratch],
-            [length, self.qkv_step, self.context_step, back, ahead, bias_step],
+            [length, count, skipped, self.qkv_step, self.context_step, back, ahead, bias_step],
         )
+
+    def choose_rows(self, first: Int, count: Int) -> None:
+        """Copy the one wanted row of each of these sequences out of the residual stream."""
+        k, chosen = self.k, FRAME.ptr(self.k, self.frame, "chosen")
+        with k.loop(first, first + count) as sequence:
+            row, length = sequence_rows(k, self.frame, sequence.index)
+            row = row if self.g.poolings == ("cls",) else row + length - 1
+            source, target = self.x + row * self.x_step, chosen + sequence.index * self.x_step
+            with k.loop(0, self.x_step, k.rung.vector_bytes) as at:
+                k.store(k.load(source + at.index), target + at.index)
 
     def _product(
         self, function: Function, name: str, rows: Int, depth: int, columns: Columns,
@@ -179,24 +194,31 @@ def sequence_rows(k: Kernel, frame: Ptr, sequence: Int) -> tuple[Int, Int]:
     return start - k.load_int32(cu_seqlens), k.load_int32(here + 4) - start
 
 
-def by_rows(layer: Layer, phases: Phases, rows_per_task: Int, scratch: Ptr) -> None:
+def by_rows(
+    layer: Layer, phases: Phases, rows_per_task: Int, scratch: Ptr, *, narrow: bool
+) -> None:
+    """narrow: after attention only one row of each sequence goes on, as rows of `chosen`."""
     k, g = layer.k, layer.g
     num_tokens = FRAME.int(k, layer.frame, "num_tokens")
-    num_tasks = (num_tokens + rows_per_task - 1) // rows_per_task
+    num_rows = FRAME.int(k, layer.frame, "num_seqs") if narrow else num_tokens
 
     def all_columns(width: int) -> Columns:
         return k.int(0), k.int(width // k.rung.columns)
 
-    with phases.tasks(num_tasks) as task:
+    with phases.tasks((num_tokens + rows_per_task - 1) // rows_per_task) as task:
         first = task * rows_per_task
         count = (num_tokens - first).at_most(rows_per_task)
         layer.norm_before_attention(first, count)
         layer.project_qkv(first, count, all_columns(g.qkv_width))
         layer.rotate(first, count)
-    _attention_phase(layer, phases, scratch)
-    with phases.tasks(num_tasks) as task:
+    _attention_phase(layer, phases, scratch, narrow=narrow)
+    residual = layer.x
+    with phases.tasks((num_rows + rows_per_task - 1) // rows_per_task) as task:
         first = task * rows_per_task
-        count = (num_tokens - first).at_most(rows_per_task)
+        count = (num_rows - first).at_most(rows_per_task)
+        if narrow:
+            layer.choose_rows(first, count)
+            layer.x = FRAME.ptr(k, layer.frame, "chosen")
         layer.project_out(first, count, all_columns(g.hidden))
         layer.add_normed("after_attention_norm", first, count, first)
         layer.norm("mlp_norm" if g.norm_first else "attention_norm", first, count, first)
@@ -205,6 +227,7 @@ def by_rows(layer: Layer, phases: Phases, rows_per_task: Int, scratch: Ptr) -> N
         layer.add_normed("after_mlp_norm", first, count, first)
         if not g.norm_first:
             layer.norm("mlp_norm", first, count, first)
+    layer.x = residual
 
 
 def by_columns(layer: Layer, phases: Phases, scratch: Ptr) -> None:
@@ -229,7 +252,7 @@ def by_columns(layer: Layer, phases: Phases, scratch: Ptr) -> None:
     columns_phase(g.qkv_width, layer.project_qkv)
     if g.rotary:
         rows_phase(layer.rotate)
-    _attention_phase(layer, phases, scratch)
+    _attention_phase(layer, phases, scratch, narrow=False)
     columns_phase(g.hidden, layer.project_out)
 
     def after_attention(first: Int, count: Int) -> None:
@@ -245,11 +268,11 @@ def by_columns(layer: Layer, phases: Phases, scratch: Ptr) -> None:
         rows_phase(lambda first, n: layer.norm("mlp_norm", first, n, zero))
 
 
-def _attention_phase(layer: Layer, phases: Phases, scratch: Ptr) -> None:
+def _attention_phase(layer: Layer, phases: Phases, scratch: Ptr, *, narrow: bool) -> None:
     num_seqs = FRAME.int(layer.k, layer.frame, "num_seqs")
     with phases.tasks(num_seqs * layer.g.kv_heads) as task:
         sequence = task // layer.g.kv_heads
-        layer.attend(sequence, task - sequence * layer.g.kv_heads, scratch)
+        layer.attend(sequence, task - sequence * layer.g.kv_heads, scratch, narrow=narrow)
 
 
 def _up_width(g: Geometry) -> int:

@@ -57,6 +57,11 @@ def exports(threads: int) -> tuple[str, ...]:
     return ("advance", *PACK_EXPORTS, *(("helper", "dismiss") if threads > 1 else ()))
 
 
+def can_narrow(g: Geometry, threads: int, num_tokens: int) -> bool:
+    """Whether a pass whose rows are whole sequences may set FRAME's `narrow`."""
+    return g.narrow and (threads == 1 or num_tokens > COLUMN_MODE_TOKENS)
+
+
 def answer_width(g: Geometry, rung: Rung) -> int:
     """Numbers of one buffer for a row of the answer, at its widest, in whole vectors and with
     room for a norm's activations."""
@@ -132,16 +137,26 @@ class _Stages:
         own = shared + member * local_bytes(g, k.rung)
         scratch_step = FRAME.int(k, frame, "scratch_step")
         scratch = FRAME.ptr(k, frame, "scratch") + member * scratch_step
+        last = number.equals(MODEL.int(k, model, "num_layers") - 1)
+        narrow = last & (FRAME.int(k, frame, "narrow") > 0)
+
+        def rows(num_rows: Int) -> None:
+            layer = Layer(k, g, frame, block, own)
+            if g.narrow:
+                with k.when(narrow):
+                    by_rows(layer, phases, num_rows, scratch, narrow=True)
+            with k.when(~narrow):
+                by_rows(layer, phases, num_rows, scratch, narrow=False)
+
         if self.threads == 1:
-            by_rows(Layer(k, g, frame, block, own), phases, k.int(ROW_BLOCK), scratch)
+            rows(k.int(ROW_BLOCK))
             return k.done()
         num_tokens = FRAME.int(k, frame, "num_tokens")
         few = num_tokens <= COLUMN_MODE_TOKENS
         with k.when(few):
             by_columns(Layer(k, g, frame, block, shared), phases, scratch)
         with k.when(~few):
-            rows = self._rows_per_task(num_tokens)
-            by_rows(Layer(k, g, frame, block, own), phases, rows, scratch)
+            rows(self._rows_per_task(num_tokens))
         return k.done()
 
     def _rows_per_task(self, num_tokens: Int) -> Int:
@@ -172,24 +187,32 @@ class _Stages:
         return k.done()
 
     def _final_norm(self, k: Kernel, phases: Phases, model: Ptr, frame: Ptr) -> None:
-        """All rows in place; also where only one row per sequence is pooled."""
-        g = self.g
-        x, acts = (FRAME.ptr(k, frame, name) for name in ("x", "acts"))
+        """All rows that are left, in place."""
+        g, acts = self.g, FRAME.ptr(k, frame, "acts")
+        x, num_rows = self._rows_left(k, frame)
         weight, bias = (MODEL.ptr(k, model, name) for name in ("final_norm", "final_norm_bias"))
         norm = norm_rows(self.unit, g.norm, g.hidden, g.eps)
-        num_tokens, steps = FRAME.int(k, frame, "num_tokens"), [g.hidden * 4, g.hidden * 4]
-        with phases.tasks((num_tokens + (ROW_BLOCK - 1)) // ROW_BLOCK) as task:
+        steps = [g.hidden * 4, g.hidden * 4]
+        with phases.tasks((num_rows + (ROW_BLOCK - 1)) // ROW_BLOCK) as task:
             first = task * ROW_BLOCK
-            last = (first + ROW_BLOCK).at_most(num_tokens)
+            last = (first + ROW_BLOCK).at_most(num_rows)
             ints = [first, last, *steps, g.hidden * k.rung.act_bytes]
             norm(k, [x, weight, bias, x, acts], ints)
 
+    def _rows_left(self, k: Kernel, frame: Ptr) -> tuple[Ptr, Int]:
+        """Where the rows of the last layer lie, and how many there are."""
+        narrow = FRAME.int(k, frame, "narrow") > 0
+        x, chosen = (FRAME.ptr(k, frame, name) for name in ("x", "chosen"))
+        num_tokens, num_seqs = (FRAME.int(k, frame, name) for name in ("num_tokens", "num_seqs"))
+        return k.choose(narrow, chosen, x), k.choose(narrow, num_seqs, num_tokens)
+
     def _pool_row(self, k: Kernel, frame: Ptr, row: Int, buffers: Ptr) -> Ptr:
-        x, pools = FRAME.ptr(k, frame, "x"), FRAME.ptr(k, frame, "pools")
-        by_table = ~pools.is_null()
+        pools, (x, _) = FRAME.ptr(k, frame, "pools"), self._rows_left(k, frame)
+        narrow, by_table = FRAME.int(k, frame, "narrow") > 0, ~pools.is_null()
         # A row of the answer is a sequence unless the table says otherwise.
         num_seqs = FRAME.int(k, frame, "num_seqs")
         first, length = sequence_rows(k, frame, row.at_most(num_seqs - 1))
+        first, length = k.choose(narrow, row, first), k.choose(narrow, k.int(1), length)
         entry = k.choose(by_table, pools + row * POOL.num_bytes, frame)
         start, begin, end, offset = (
             k.choose(by_table, POOL.int(k, entry, name), otherwise)

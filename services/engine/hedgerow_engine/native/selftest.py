@@ -13,6 +13,7 @@ from hedgerow_engine.native.compiler import Program
 from hedgerow_engine.native.crew import crew_bytes
 from hedgerow_engine.native.memory import Memory, address
 from hedgerow_engine.native.model import PackedModel
+from hedgerow_engine.native.program import can_narrow
 from hedgerow_engine.native.reference import reference_rows
 from hedgerow_engine.native.rungs import Rung
 from hedgerow_engine.native.tensors import ModelTensors
@@ -42,6 +43,7 @@ def self_test(
         num_tokens=len(ids),
         num_seqs=len(_LENGTHS),
         num_rows=len(_LENGTHS),
+        narrow=int(can_narrow(g, threads, len(ids))),
         ids=address(ids),
         cu_seqlens=address(cu_seqlens),
         pooled=address(rows),

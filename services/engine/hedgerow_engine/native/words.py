@@ -49,7 +49,9 @@ FRAME = Layout(
     "num_rows pools pooled unit "
     # Arena: residual stream float32, activations, projections, attention's output, places
     # int32; then per thread: local buffers, attention scratch of scratch_step bytes.
-    "x acts qkv context places local scratch scratch_step"
+    "x acts qkv context places local scratch scratch_step "
+    # 1 = the last layer goes on with one row per sequence, kept in `chosen`, float32.
+    "narrow chosen"
 )
 MODEL = Layout(
     "word table embed_norm embed_norm_bias layers num_layers final_norm final_norm_bias tail"
