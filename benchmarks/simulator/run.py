@@ -27,7 +27,7 @@ from hedgerow_scheduler.packer import Policy
 from hedgerow_shared.ragged import Lane
 
 SUITE = "simulator"
-GPU_POLICY = Policy(fill=True)
+GPU_POLICY = Policy(fill=True, bulk_pass=512, bulk_pass_busy=512)
 CPU_POLICY = Policy(fill=False)
 QUERIES_PER_BULK = 200
 
@@ -55,6 +55,7 @@ def run(*, quick: bool) -> list[Row]:
         ("chunk size", chunk_table),
         ("rerank chunks", rerank_table),
         ("depth", depth_table),
+        ("pass size", pass_table),
         ("re-index on CPU", cpu_table),
     )
     rows: list[Row] = []
@@ -74,6 +75,7 @@ def offered(
     seconds: float,
     reranks: bool = False,
     depth: int = 2,
+    policy: Policy = GPU_POLICY,
 ) -> Seen:
     """Poisson traffic at a share of the GPU fleet's peak: 200 queries to one bulk request.
 
@@ -82,7 +84,7 @@ def offered(
     clock, seen = Clock(), Seen(warm_s=seconds * 0.2)
     # The ideal has no hand-over to a device, so nothing needs to be queued there.
     depth = 1 if dispatch.online == "central" else depth
-    fleet = Fleet(clock, dispatch, workers=workers, model=GPU, policy=GPU_POLICY, depth=depth)
+    fleet = Fleet(clock, dispatch, workers=workers, model=GPU, policy=policy, depth=depth)
     callers = Callers(clock, fleet, seen, seed=1)
     queries = QUERIES_PER_BULK * (2 if reranks else 1)
     rerank = 50 * DOCUMENT_TOKENS if reranks else 0
@@ -155,6 +157,18 @@ def depth_table(quick: bool) -> list[Row]:
         seen = offered(PULL, workers=8, utilisation=0.85, seconds=0.6 if quick else 10, depth=depth)
         mine = " (ours)" if depth == 2 else ""
         rows.append(_row("depth: W=8, load 0.85", f"{depth} batches on the device{mine}", seen))
+    return rows
+
+
+def pass_table(quick: bool) -> list[Row]:
+    """What a larger bulk pass costs a query on a device where 512 tokens already fill it."""
+    rows: list[Row] = []
+    for tokens in (512,) if quick else (256, 512, 1024, 2048):
+        policy = replace(GPU_POLICY, bulk_pass=tokens, bulk_pass_busy=tokens)
+        seen = offered(
+            PULL, workers=8, utilisation=0.85, seconds=0.6 if quick else 10, policy=policy
+        )
+        rows.append(_row("bulk pass: W=8, load 0.85", f"{tokens} tokens", seen))
     return rows
 
 

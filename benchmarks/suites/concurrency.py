@@ -23,7 +23,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _level(bench: Bench, requests: list[bytes], level: int) -> Row:
-    limits = bench.limits(100 + 40 * level, 15.0)
+    limits = bench.limits(100 + 40 * level, 12.0)
     times, wall_s = aio.run(
         closed_loop(
             bench.target.host,

@@ -37,7 +37,7 @@ class Queries:
 
 def run(bench: Bench, price_per_hour: float) -> list[Row]:
     """Bulk alone, queries alone, both together: four lines, the last two with what they kept."""
-    seconds = 2.5 if bench.quick else 20.0
+    seconds = 2.0 if bench.quick else 20.0
     load = bulk_load(bench)
     say(f"suite E: bulk is {load.how}")
     alone = _beside(load, seconds, lambda: time.sleep(seconds))

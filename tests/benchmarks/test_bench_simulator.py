@@ -106,3 +106,9 @@ def test_lanes_keep_queries_fast_where_one_queue_does_not() -> None:
     mixed = offered(one_queue, workers=2, utilisation=0.7, seconds=3.0)
     fast, slow = (sorted(s.times_ms[Lane.QUERY]) for s in (lanes, mixed))
     assert fast[int(0.99 * len(fast))] < 10 < slow[int(0.9 * len(slow))]
+
+
+def test_two_runs_of_one_seed_agree_to_the_last_digit() -> None:
+    first, second = (offered(PULL, workers=2, utilisation=0.7, seconds=0.5) for _ in range(2))
+    assert first == second
+    assert len(first.times_ms[Lane.QUERY]) > 100

@@ -1,0 +1,1 @@
+"""The article's four suites, and a fifth: queries beside a re-index."""
