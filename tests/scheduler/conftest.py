@@ -126,6 +126,7 @@ class Rig:
         self.engine, self.other = HandEngine(), HandEngine()
         self.loop = HandLoop()
         self.dead: list[str] = []
+        self.sequences = 0
         self.replies: list[ChunkReply] = []
         self.worker = Worker(
             {"m": self.engine, "n": self.other},
@@ -146,7 +147,7 @@ class Rig:
         ttl_ms: float = FOREVER_MS,
         run: bool = True,
     ) -> Held:
-        batch = RaggedBatch.of([np.arange(n) + 1 for n in seqlens])
+        batch = RaggedBatch.of([self._sequence(n) for n in seqlens])
         chunk = Chunk(chunk_id, model, lane, ttl_ms, batch)
         held = hold(
             chunk,
@@ -159,6 +160,13 @@ class Rig:
         if run:
             self.loop.run()
         return held
+
+    def _sequence(self, length: int) -> Any:
+        """Ids up to `length`, no two alike: what repeats in a batch is run once."""
+        self.sequences += 1
+        ids = np.arange(length) + 1
+        ids[0] = 10_000 + self.sequences
+        return ids
 
     def keep(self, reply: ChunkReply) -> None:
         """Deliver, as the bus does: the rows are read before this returns."""

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow_scheduler.batching import cut, join
+from hedgerow_scheduler.batching import cut, distinct, join
 from hedgerow_shared.ragged import OutputSpec, RaggedBatch, check
 
 
@@ -66,3 +66,26 @@ def test_a_cut_says_of_its_sequences_what_the_whole_said(
     part = cut(batch, start, stop)
     check(part)
     assert rows(part) == rows(batch)[start:stop]
+
+
+@given(st.lists(batches(), min_size=1, max_size=4), st.integers(0, 2))
+def test_what_repeats_is_left_out_and_found_again(parts: list[RaggedBatch], times: int) -> None:
+    plain = [RaggedBatch(p.input_ids, p.cu_seqlens, p.outputs, p.pair_start, p.prompt_len)
+             for p in parts]  # fmt: skip
+    whole = join(plain + plain[:times])
+    smaller, index = distinct(whole)
+    check(smaller)
+    found, wanted = rows(smaller), rows(whole)
+    keys = [str(row) for row in found]
+    assert len(set(keys)) == len(keys), "nothing runs twice"
+    assert [found[i] for i in (index or range(whole.num_seqs))] == wanted
+    assert (index is None) == (smaller.num_seqs == whole.num_seqs)
+
+
+def test_sequences_with_spans_and_lone_sequences_are_left_as_they_are() -> None:
+    alone = RaggedBatch.of([[1, 2]])
+    assert distinct(alone) == (alone, None)
+    spans = np.array([[0, 0, 1]], np.int32)
+    twice = RaggedBatch.of([[1, 2], [1, 2]])
+    both = RaggedBatch(twice.input_ids, twice.cu_seqlens, twice.outputs, spans=spans)
+    assert distinct(both)[1] is None

@@ -215,6 +215,17 @@ def test_neighbours_with_spans_and_offsets_survive_being_halved() -> None:
     assert (last.pair_start.tolist(), last.prompt_len.tolist()) == ([0, 3], [1, 0])
 
 
+def test_the_same_text_twice_in_a_batch_is_run_once_and_answered_twice(rig: Rig) -> None:
+    batch = RaggedBatch.of([[5, 6], [7], [5, 6]])
+    for name in ("a", "b"):
+        held = rig.offer(name, 2, 1, 2, run=False)
+        held.batch = batch
+    rig.loop.run()
+    assert [s.batch.input_ids.tolist() for s in rig.engine.steps] == [[5, 6, 7]]
+    rig.finish(0)
+    assert [rig.lengths(k) for k in range(2)] == [[2, 1, 2]] * 2
+
+
 def test_a_broken_engine_is_found_out_by_input_known_to_be_good(rig: Rig) -> None:
     def broken(lazy: HandLazy) -> None:
         lazy.error = RuntimeError("illegal memory access")

@@ -48,6 +48,32 @@ def join(parts: Sequence[RaggedBatch]) -> RaggedBatch:
     )
 
 
+def distinct(batch: RaggedBatch) -> tuple[RaggedBatch, list[int] | None]:
+    """The batch without sequences that repeat an earlier one, and for each of its sequences the
+    row of the smaller batch that answers it; None: nothing repeats, the batch is as it was.
+
+    Two gateways may send the same query at once, and texts of a corpus repeat.
+    """
+    count = batch.num_seqs
+    if count < 2 or batch.spans.shape[0]:
+        return batch, None
+    raw, bounds = batch.input_ids.tobytes(), batch.cu_seqlens.tolist()
+    pairs = batch.pair_start.tolist() or [0] * count
+    prompts = batch.prompt_len.tolist() or [0] * count
+    seen: dict[object, int] = {}
+    kept: list[int] = []
+    rows: list[int] = []
+    for i in range(count):
+        ids = raw[4 * bounds[i] : 4 * bounds[i + 1]]
+        row = seen.setdefault((ids, pairs[i], prompts[i], batch.outputs[i]), len(kept))
+        if row == len(kept):
+            kept.append(i)
+        rows.append(row)
+    if len(kept) == count:
+        return batch, None
+    return join([cut(batch, i, i + 1) for i in kept]), rows
+
+
 def _offsets(columns: Sequence[TokenIds], parts: Sequence[RaggedBatch]) -> TokenIds:
     """One int32 per sequence, or empty when no part has any."""
     if not any(c.size for c in columns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hedgerow_scheduler.batching import cut, join
+from hedgerow_scheduler.batching import cut, distinct, join
 from hedgerow_scheduler.packer import Packed, Piece
 from hedgerow_scheduler.ports import LazyTensor
 from hedgerow_scheduler.replies import Held
@@ -18,6 +18,8 @@ KNOWN_GOOD = RaggedBatch.of([[0, 1, 2, 3]])
 class Flight:
     """One started batch. `done_s` is set by the engine's thread, all else by the loop's.
 
+    repeats: see `distinct`; the rows that come back answer more sequences than ran
+
     A probe carries KNOWN_GOOD and no pieces: nobody waits for its rows.
     """
 
@@ -26,6 +28,7 @@ class Flight:
     lazy: LazyTensor | None = None
     error: Exception | None = None
     done_s: float | None = None
+    repeats: list[int] | None = None
 
     @property
     def is_probe(self) -> bool:
@@ -35,14 +38,16 @@ class Flight:
         """What the engine runs."""
         if self.is_probe:
             return KNOWN_GOOD
-        return join([_part(piece) for piece in self.packed.pieces])
+        batch, self.repeats = distinct(join([_part(piece) for piece in self.packed.pieces]))
+        return batch
 
     def rows(self) -> list[Row]:
         """The rows of the finished batch; raises what the step raised."""
         if self.error is not None:
             raise self.error
         assert self.lazy is not None, "a flight has a tensor or an error"
-        return self.lazy.result().rows
+        rows = self.lazy.result().rows
+        return rows if self.repeats is None else [rows[i] for i in self.repeats]
 
     def release(self) -> None:
         if self.lazy is not None:
