@@ -92,6 +92,29 @@ async def test_a_plain_client_is_served(guarded, services):
     await client.close()
 
 
+async def test_a_bulk_job_runs_from_its_rows_to_its_results(guarded, services):
+    """Everything the durable lane does with streams is among what its roles may do."""
+    public = await Bus.connect(guarded.options("public"))
+
+    async def ask(subject: str, body: dict) -> dict:
+        reply = await public.request(subject, json.dumps(body).encode(), timeout_s=10)
+        return json.loads(reply.data)
+
+    rows = [{"id": f"r{i}", "text": f"row {i}"} for i in range(40)]
+    body = {"job": "guarded", "rows": rows, "last": True}
+    end_s = time.monotonic() + 30
+    while "error" in (stored := await ask(subjects.submit_bulk("toy"), body)):
+        assert time.monotonic() < end_s, stored
+        await asyncio.sleep(0.2)
+    while (found := await ask(subjects.job("status", "guarded"), {}))["state"] != "complete":
+        assert time.monotonic() < end_s, found
+        await asyncio.sleep(0.1)
+    page = await ask(subjects.job("results", "guarded"), {})
+    assert {row["id"] for row in page["results"]} == {row["id"] for row in rows}
+    assert "error" not in await ask(subjects.job("cancel", "guarded"), {})
+    await public.close(patience_s=0)
+
+
 def test_the_command_line_is_served(guarded, services):
     env = {k: v for k, v in os.environ.items() if not k.startswith("HEDGEROW_")}
     if guarded.options("public").user:
