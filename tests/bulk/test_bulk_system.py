@@ -172,6 +172,20 @@ def test_results_that_were_released_are_gone_and_still_counted(stack):
     assert stack.status("free")["done"] == 40
 
 
+def test_answers_are_as_described(stack):
+    described = stack.http("GET", "/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    stored = stack.accepted("described", rows(3), last=True)
+    bodies = {
+        "BulkAnswer": stored,
+        "JobStatus": stack.complete("described"),
+        "ResultPage": stack.http("GET", "/v1/jobs/described/results").json(),
+    }
+    for name, body in bodies.items():
+        schema = schemas[name]
+        assert set(schema["required"]) <= set(body) <= set(schema["properties"]), name
+
+
 CONFLICTS = {
     "another dtype": ({"dtype": "int8"}, "dtype"),
     "another width": ({"dimensions": 8}, "dimensions"),
