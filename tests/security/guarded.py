@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -71,8 +72,58 @@ def production(folder: Path) -> Guarded:
     while not natsserver.greets("127.0.0.1", port):
         assert time.monotonic() < end_s, (folder / "nats.log").read_text()
         time.sleep(0.02)
-    base = BusOptions(f"tls://127.0.0.1:{port}", tls_ca=env["TLS_CA"])
-    found = {
+    url = f"tls://127.0.0.1:{port}"
+    return Guarded(server, url, logins_of(url, env))
+
+
+@dataclass
+class Cluster:
+    """Three servers from infra/nats/cluster.conf. `url` names all of them."""
+
+    servers: list[natsserver.NatsServer]
+    guarded: Guarded
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop(5)
+
+
+def cluster(folder: Path) -> Cluster:
+    """Started, joined by TLS, and with a leader for its streams."""
+    shared = environment(folder)
+    ports = [natsserver.free_port() for _ in range(3)]
+    routes = [natsserver.free_port() for _ in range(3)]
+    urls = [f"nats://cluster:p-cluster-x@127.0.0.1:{port}" for port in routes]
+    servers: list[natsserver.NatsServer] = []
+    for i in range(3):
+        own = {
+            "NATS_NAME": f"n{i}",
+            "NATS_HOST": "127.0.0.1",
+            "NATS_PORT": str(ports[i]),
+            "NATS_STORE": str(folder / f"store{i}"),
+            "CLUSTER_PORT": str(routes[i]),
+            "CLUSTER_ROUTES": json.dumps(urls),
+            "CLUSTER_PASSWORD": "p-cluster-x",
+        }
+        argv = [str(natsserver.find_binary()), "-c", str(INFRA_NATS / "cluster.conf")]
+        with (folder / f"n{i}.log").open("wb") as log:
+            env = {**os.environ, **shared, **own}
+            process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+        servers.append(natsserver.NatsServer(process, "127.0.0.1", ports[i]))
+    end_s = time.monotonic() + 30
+    log = folder / "n0.log"
+    while "JetStream cluster new metadata leader" not in log.read_text():
+        assert time.monotonic() < end_s, log.read_text()
+        time.sleep(0.05)
+    url = ",".join(f"tls://127.0.0.1:{port}" for port in ports)
+    logins = logins_of(url, shared)
+    return Cluster(servers, Guarded(servers[0], url, logins))
+
+
+def logins_of(url: str, env: dict[str, str]) -> dict[str, BusOptions]:
+    """How each role comes in, by the passwords in the environment of the server."""
+    base = BusOptions(url, tls_ca=env["TLS_CA"])
+    return {
         role: replace(
             base,
             user=role,
@@ -81,7 +132,6 @@ def production(folder: Path) -> Guarded:
         )
         for role in ROLES
     }
-    return Guarded(server, base.url, found)
 
 
 def environment(folder: Path) -> dict[str, str]:
