@@ -152,3 +152,12 @@ def test_who_may_come_back_is_told_when_in_seconds_and_in_milliseconds():
     assert headers == {"Retry-After": "1", "retry-after-ms": "250"}
     assert retry_headers(NoWorkerError("none"))["Retry-After"] == "1"
     assert retry_headers(HedgerowError("bug")) == {"x-should-retry": "false"}
+
+
+@pytest.mark.parametrize("count", [1000, 2048, 20_000])
+def test_a_long_text_is_reported_as_cut_whether_or_not_it_was_read_to_its_end(models, count):
+    tokenizer = models.get("toy").tokenizer
+    encoded = tokenizer.encode(["word " * count], limit=256)
+    (report,) = answers.reports(encoded, 0, 1)
+    assert report["truncated"] is True
+    assert report["tokens_seen"] > report["tokens_used"] == 256

@@ -18,6 +18,7 @@ from hedgerow_gateway.models import Models, ServedModel
 from hedgerow_gateway.schema import Rules, read_embed, read_rerank, read_tokenize
 from hedgerow_gateway.templates import choose_prompt
 from hedgerow_gateway.tokenizer import open_tokenizer
+from hedgerow_gateway.tokenizer.encoded import from_ids
 from hedgerow_shared.errors import BadInputError, HedgerowError, TokenIdsError, UnknownModelError
 from hedgerow_shared.modelcard import read_card
 from tests.gateway.bad_input import CASES, raw
@@ -224,3 +225,14 @@ def test_garbage_is_never_more_than_bad_input(data):
 def test_bodies_survive_both_forms(body):
     assert decode(encode(body, "msgpack"), "msgpack") == body
     assert decode(encode(body, "json"), "json") == body
+
+
+def test_none_refuses_a_huge_text_and_long_token_ids_alike(models):
+    tokenizer = models.get("toy").tokenizer
+    with pytest.raises(HedgerowError) as raised:
+        encoded = tokenizer.encode(["word " * 50_000], limit=64, truncate="none")
+        check_fit(encoded, 64, "none", input_path({"input": "a"}))
+    assert raised.value.message == "has more than 64 tokens; the model takes 64"
+    with pytest.raises(HedgerowError) as raised:
+        check_fit(from_ids([[5] * 65], 64), 64, "none", input_path({"input": [[5]]}))
+    assert raised.value.message == "has 65 tokens; the model takes 64"

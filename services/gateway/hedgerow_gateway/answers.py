@@ -168,11 +168,12 @@ def reports(encoded: Encoded, start: int, stop: int) -> list[dict[str, Any]]:
     stop = min(stop, encoded.num_seqs)
     cu = encoded.cu_seqlens[start : stop + 1].tolist()
     seen = encoded.seen[start:stop].tolist()
+    cuts = encoded.truncated[start:stop].tolist()
     flags = encoded.at_least[start:stop].tolist()
     out: list[dict[str, Any]] = []
-    for i, (tokens, at_least) in enumerate(zip(seen, flags, strict=True)):
+    for i, (tokens, was_cut, at_least) in enumerate(zip(seen, cuts, flags, strict=True)):
         used = cu[i + 1] - cu[i]
-        report = {"tokens_seen": tokens, "tokens_used": used, "truncated": tokens > used}
+        report = {"tokens_seen": tokens, "tokens_used": used, "truncated": was_cut}
         if at_least:
             report["tokens_seen_at_least"] = True
         out.append(report)

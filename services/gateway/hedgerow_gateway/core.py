@@ -132,7 +132,6 @@ class Core:
     ) -> Done:
         """Have the workers compute one row per sequence. reply_bytes: of one row."""
         limits = splitter.RERANK if lane is Lane.RERANK else splitter.EMBED
-        seqlens = encoded.used
         began_s = perf_counter()
 
         def split(part: Encoded) -> list[tuple[int, int]]:
@@ -149,7 +148,7 @@ class Core:
             trace=call.trace,
             keep_going=call.partial,
         )
-        truncated = int((encoded.seen > seqlens).sum())
+        truncated = int(encoded.truncated.sum())
         self.metrics.tokens(model.alias, encoded.num_tokens, truncated)
         done = await self._coalescer.run(work, split)
         took_s = perf_counter() - began_s
@@ -170,10 +169,12 @@ def input_path(body: Mapping[str, Any]) -> Callable[[int], str]:
 def check_fit(encoded: Encoded, limit: int, truncate: Truncate, path: Callable[[int], str]) -> None:
     """Raise TooLongError naming each text that is too long where cutting was not wanted, and
     BadInputError naming those of which nothing was left."""
-    lens = encoded.used
-    if truncate == "none" and (long := (lens > limit).nonzero()[0].tolist()):
+    lens, seen = encoded.used, encoded.seen
+    if truncate == "none" and (long := (seen > limit).nonzero()[0].tolist()):
+        counts = [f"more than {limit}" if encoded.at_least[i] else seen[i] for i in long]
         problems = [
-            Problem(path(i), f"has {lens[i]} tokens; the model takes {limit}") for i in long
+            Problem(path(i), f"has {count} tokens; the model takes {limit}")
+            for i, count in zip(long, counts, strict=True)
         ]
         raise TooLongError(problems[:100])
     if not lens.all():

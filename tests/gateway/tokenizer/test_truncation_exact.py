@@ -105,3 +105,42 @@ def test_a_cut_text_has_the_librarys_ids_and_says_how_much_it_saw(small, pipelin
                 assert limit < encoded.seen[k] <= len(whole) + 2
             else:
                 assert encoded.seen[k] == len(whole) + 2
+
+
+@pytest.mark.parametrize("budget", [30, 254])
+def test_a_text_that_was_not_read_to_its_end_never_looks_as_if_it_fitted(encoder, budget):
+    """One word of w characters often: the pieces end exactly where the budget is used up."""
+    specials = Specials(prefix=np.array([1], np.int32), suffix=np.array([3], np.int32))
+    tokenizer = Tokenizer(encoder, specials, cuttable=True)
+    for word in ("word ", "the ", "a ", "paper "):
+        for count in (budget - 1, budget, budget + 1, 8 * budget, 20_000):
+            text = (word * count).strip()
+            whole = encoder.encode([text])[0].shape[0] + specials.single
+            for truncate in ("end", "none"):
+                encoded = tokenizer.encode([text, "short"], limit=budget + 2, truncate=truncate)
+                fits = whole <= budget + 2
+                assert (encoded.seen[0] <= budget + 2) == fits, (word, count)
+                assert bool(encoded.at_least[0]) <= (not fits)
+            pairs = tokenizer.encode_pairs("the", [text], limit=budget)
+            needs = whole - 2 + encoder.encode(["the"])[0].shape[0] + specials.pair
+            assert bool(pairs.truncated[0]) == (needs > budget), (word, count)
+        cut = tokenizer.encode([(word * 20_000).strip()], limit=budget + 2)
+        assert cut.truncated[0] and cut.at_least[0] and cut.seen[0] > cut.used[0] == budget + 2
+
+
+def test_none_reads_no_more_of_a_huge_text_than_shows_that_it_is_too_long(encoder):
+    counting = Counting(encoder)
+    encoded = Tokenizer(counting, Specials(), cuttable=True).encode(
+        ["word " * 400_000], limit=256, truncate="none"
+    )
+    assert encoded.at_least[0] and encoded.seen[0] > 256
+    assert counting.chars < 10_000
+
+
+def test_the_unigram_encoder_shows_one_id_more_than_the_budget_when_it_stops(small):
+    fast = small("A").fast
+    for count in (40, 41, 5_000):
+        ids, whole = fast.head("word " * count, 40)
+        expected = fast.encode(["word " * count])[0]
+        assert ids.tolist() == expected[:41].tolist()
+        assert whole == (expected.shape[0] <= 40)

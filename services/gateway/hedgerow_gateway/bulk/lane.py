@@ -161,7 +161,7 @@ class Bulk:
                 "rows": len(part.ids),
                 "chunks": len(part.spans),
                 "tokens": encoded.num_tokens,
-                "truncated": int((encoded.seen > encoded.used).sum()),
+                "truncated": int(encoded.truncated.sum()),
             }
         state = await self._settle(request, job)
         return {**answer, "known": known, "state": state, "fingerprint": job.fingerprint}
@@ -189,6 +189,8 @@ class Bulk:
             prompt_name=request.prompt.name,
             prompt=request.prompt.text,
             truncate=request.truncate,
+            chunk_sequences=self._limits.sequences,
+            chunk_tokens=self._limits.tokens,
             created_ms=int(time.time() * 1e3),
         )
 
@@ -198,15 +200,17 @@ class Bulk:
         return f"{model.fingerprint}:{engines.pop()}" if len(engines) == 1 else model.fingerprint
 
     def _part(self, request: BulkRequest, encoded: Encoded, job: Job, call: Call) -> Part:
+        limits = ChunkLimits(job.chunk_sequences, job.chunk_tokens)
+        cuts = parts.spans(encoded, request.row_bytes, limits)
         return Part(
             job=job.job,
             model=job.model,
             fingerprint=job.fingerprint,
-            key=parts.part_key(request.ids, encoded),
+            key=parts.part_key(request.ids, encoded, cuts),
             ids=request.ids,
             encoded=encoded,
             output=request.output,
-            spans=parts.spans(encoded, request.row_bytes, self._limits),
+            spans=cuts,
             ack_wait_s=self._options.ack_wait_s,
             trace=call.trace,
         )

@@ -22,7 +22,8 @@ class Encoded:
     input_ids:  int32 [num_tokens]
     cu_seqlens: int32 [n + 1]
     seen:       int32 [n], tokens the whole text would have taken, specials included; a lower
-                bound where `at_least` is set (the rest of a long text was never tokenized)
+                bound where `at_least` is set (the rest of a long text was never tokenized),
+                and more than `used` there too
     at_least:   bool [n]
     pair_start, prompt_len: as in RaggedBatch; empty when unused
     """
@@ -46,6 +47,11 @@ class Encoded:
     def used(self) -> TokenIds:
         """int32 [n]: tokens that go to the model."""
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+
+    @property
+    def truncated(self) -> npt.NDArray[np.bool_]:
+        """bool [n]: something of the text does not go to the model."""
+        return self.seen > self.used
 
     def batch(self, start: int, stop: int, output: OutputSpec) -> RaggedBatch:
         """Sequences start..stop-1 as a batch of their own (views where possible)."""

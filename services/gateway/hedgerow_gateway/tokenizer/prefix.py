@@ -67,9 +67,10 @@ def worth_cutting(text: str, budget: int) -> bool:
 
 
 def prefix_ids(encoder: Encoder, text: str, budget: int) -> tuple[TokenIds, bool]:
-    """Return (ids, whole): at least `budget` ids of the text's beginning, or all of them.
+    """Return (ids, whole): more than `budget` ids of the text's beginning, or all of them.
 
-    The first `budget` ids are exactly those of the whole text. An encoder that can stop by
+    The first `budget` ids are exactly those of the whole text; one more shows that it is cut,
+    so a text of which something was not read never looks as if it fitted. An encoder that can stop by
     itself (`head`) is asked to; another one gets pieces of the text, each as long as the ids
     seen so far suggest.
     """
@@ -81,12 +82,12 @@ def prefix_ids(encoder: Encoder, text: str, budget: int) -> tuple[TokenIds, bool
         return found
     parts: list[TokenIds] = []
     count, start, step = 0, 0, budget * _FIRST_CHARS_PER_TOKEN
-    while count < budget and start < len(text):
+    while count <= budget and start < len(text):
         stop = safe_cut(text, start, start + step)
         ids = encoder.encode([text[start:stop]])[0]
         parts.append(ids)
         count, start = count + ids.shape[0], stop
-        missing = (budget - count) * start // max(count, 1)
+        missing = (budget + 1 - count) * start // max(count, 1)
         step = max(_LEAST_STEP_CHARS, missing + missing // 4)
     return np.concatenate(parts), start >= len(text)
 

@@ -34,7 +34,8 @@ class Tokenizer:
     ) -> Encoded:
         """Encode each `prompt + text`; ids never exceed `limit` unless truncate is "none".
 
-        With "none" nothing is cut and the caller compares `seen` with the limit.
+        With "none" nothing that fits is cut, and the caller compares `seen` with the limit; of
+        a text that is far too long only so much is read as shows that it is.
         """
         budget = max(limit - self.specials.single, 1)
         if len(texts) == 1 and not prompt and len(texts[0]) < 2 * budget:
@@ -45,7 +46,7 @@ class Tokenizer:
             texts = [prompt + text for text in texts]
         prompt_ids = int(self.encoder.encode([prompt])[1][-1]) if prompt else 0
         at_least = np.zeros(len(texts), np.bool_)
-        ids, cu = self._bare(texts, budget if truncate == "end" else 0, at_least)
+        ids, cu = self._bare(texts, 0 if truncate == "start" else budget, at_least)
         seen = np.diff(cu) + np.int32(self.specials.single)
         if truncate != "none":
             ids, cu = cut(ids, cu, budget, keep_start=truncate == "end", keep_head=prompt_ids)
@@ -76,7 +77,7 @@ class Tokenizer:
         at_least = np.zeros(len(seconds), np.bool_)
         # A second text longer than the whole budget is cut to fit whatever the first one takes.
         budget = max(limit - self.specials.pair, 2)
-        ids, cu = self._bare(seconds, budget if truncate == "end" else 0, at_least)
+        ids, cu = self._bare(seconds, 0 if truncate == "start" else budget, at_least)
         return self.pair_ids(head, ids, cu, limit=limit, truncate=truncate, at_least=at_least)
 
     def pair_ids(
