@@ -49,15 +49,16 @@ SECOND_NS = 1_000_000_000
 def part(sequences, ids=None, limits=None):
     encoded = from_ids(sequences, 512)
     names = ids or [f"r{i}" for i in range(len(sequences))]
+    cuts = spans(encoded, 16, limits or ChunkLimits())
     return Part(
         job="j",
         model="m",
         fingerprint="f",
-        key=part_key(names, encoded),
+        key=part_key(names, encoded, cuts),
         ids=names,
         encoded=encoded,
         output=OutputSpec(dtypes=("int8",), dimensions=(16,)),
-        spans=spans(encoded, 16, limits or ChunkLimits()),
+        spans=cuts,
         ack_wait_s=15,
     )
 
@@ -117,8 +118,13 @@ def test_a_note_survives_its_encoding():
 def test_the_same_rows_make_the_same_chunks_and_other_rows_do_not():
     one, again = part([[1, 2], [3]]), part([[1, 2], [3]])
     assert list(one.chunks()) == list(again.chunks())
-    others = [part([[1], [2, 3]]), part([[1, 2], [4]]), part([[1, 2], [3]], ids=["r0", 1])]
-    assert len({p.key for p in (one, *others)}) == 4
+    others = [
+        part([[1], [2, 3]]),
+        part([[1, 2], [4]]),
+        part([[1, 2], [3]], ids=["r0", 1]),
+        part([[1, 2], [3]], limits=ChunkLimits(1)),
+    ]
+    assert len({p.key for p in (one, *others)}) == 5
 
 
 @given(

@@ -371,3 +371,38 @@ def test_workers_stopped_in_turn_during_a_job_lose_nothing_and_end_with_0(make_s
         stack.worker(f"again{n}")
     assert stack.complete("turns")["done"] == 4000
     assert_right(stack.results("turns", limit=10_000), sent)
+
+
+def test_a_part_sent_again_through_a_gateway_that_cuts_otherwise_adds_nothing(make_stack):
+    stack = make_stack()
+    stack.gateway("g0", "--bulk-chunk-sequences", "4")
+    stack.worker("w0")
+    stack.ready()
+    sent = rows(50, seed=21)
+    assert not stack.accepted("cuts", sent)["known"]
+    stack.gateway("g1", "--bulk-chunk-sequences", "7")
+    stack.ready()
+    assert stack.accepted("cuts", sent, last=True)["known"]
+    assert stack.complete("cuts")["done"] == 50
+    assert_right(stack.results("cuts"), sent)
+
+
+def test_a_bus_killed_in_the_middle_of_a_job_costs_nothing_acknowledged(
+    make_stack, start_nats: Callable[..., NatsHandle]
+):
+    nats = start_nats()
+    stack = make_stack(nats.url)
+    stack.gateway("g0", "--bulk-ack-wait-s", "2")
+    for n in range(2):
+        stack.worker(f"w{n}", "--fake-floor-ms", "5")
+    stack.ready()
+    parts = [[{**r, "id": f"{n}-{r['id']}"} for r in rows(300, seed=n)] for n in range(10)]
+    for n, part in enumerate(parts):
+        if n in (3, 6):
+            nats.kill()
+            time.sleep(0.3)
+            nats.restart()
+        stack.accepted("bus", part)
+    stack.accepted("bus", [], last=True)
+    assert stack.complete("bus")["done"] == 3000
+    assert_right(stack.results("bus", limit=10_000), [r for part in parts for r in part])

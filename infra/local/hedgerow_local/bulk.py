@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -57,7 +57,8 @@ class BulkOptions:
 
 @dataclass(slots=True)
 class State:
-    """How far it went: lines acknowledged, the next page, bytes of the output that are good."""
+    """How far it went: rows acknowledged, the next page, bytes of the output that are good, and
+    which versions of the model its vectors are of (one, unless workers were changed)."""
 
     job: str
     sent: int = 0
@@ -65,6 +66,7 @@ class State:
     bytes: int = 0
     good: int = 0
     failed: int = 0
+    fingerprints: list[str] = field(default_factory=list[str])
 
     @classmethod
     def read(cls, path: Path, job: str) -> State:
@@ -148,6 +150,8 @@ class _Run:
                 self._out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
                 self._state.failed += "error" in row
                 self._state.good += "error" not in row
+            known = {*self._state.fingerprints, *page["fingerprints"]}
+            self._state.fingerprints = sorted(known)
             self._out.flush()
             os.fsync(self._out.fileno())
             self._state.next, self._state.bytes = page["next"], self._out.tell()

@@ -182,6 +182,9 @@ def bulk(
     except KeyboardInterrupt:
         sys.stderr.write("hedgerow: stopped; the same command goes on from here\n")
         raise typer.Exit(130) from None
+    if len(state.fingerprints) > 1:
+        versions = ", ".join(state.fingerprints)
+        sys.stderr.write(f"hedgerow: vectors of several versions of the model: {versions}\n")
     typer.echo(f"{state.good} vectors in {out}; {state.failed} rows failed (job {state.job})")
     raise typer.Exit(int(state.failed > 0))
 

@@ -67,14 +67,16 @@ class Part:
             yield name, encode(message), Tally(stop - start, 0, batch.num_tokens)
 
 
-def part_key(ids: Sequence[RowId], encoded: Encoded) -> str:
-    """24 hex digits that depend on the rows: their names, tokens and prompts."""
+def part_key(ids: Sequence[RowId], encoded: Encoded, cuts: Sequence[tuple[int, int]]) -> str:
+    """24 hex digits that depend on the rows, their names, tokens and prompts, and on how they are
+    cut: two chunks of one name must never hold different rows."""
     digest = blake2b(digest_size=12)
     for block in (
         msgpack.packb(list(ids)) or b"",
         np.ascontiguousarray(encoded.cu_seqlens, "<i4").tobytes(),
         np.ascontiguousarray(encoded.input_ids, "<i4").tobytes(),
         np.ascontiguousarray(encoded.prompt_len, "<i4").tobytes(),
+        np.array(cuts, "<i4").tobytes(),
     ):
         digest.update(len(block).to_bytes(8, "little"))
         digest.update(block)

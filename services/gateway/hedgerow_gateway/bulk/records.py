@@ -22,6 +22,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: of the gateway's half of the model, and ":" and the engine's half where workers
         served the model when the job began
     dimensions: 0 = the model's own
+    chunk_sequences, chunk_tokens: how its parts are cut, by whichever gateway
     prompt_name, prompt: what is put before each text; null and "" for none
     created_ms: since 1970, by the clock of the gateway that began it
     """
@@ -35,6 +36,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prompt_name: str | None
     prompt: str
     truncate: str
+    chunk_sequences: int = 8
+    chunk_tokens: int = 4096
     state: State = "open"
     created_ms: int
 

@@ -23,9 +23,9 @@ from hedgerow_shared.jobs import consumer_name
 _log = logging.getLogger("hedgerow.bulk")
 
 _NS = 1_000_000_000
-_WINDOW_S = 300
+_WINDOW_S = 120
 """A chunk or result sent again within this time is recognised by its message id."""
-_JOBS_BYTES = 16 << 20
+_JOBS_BYTES = 32 << 20
 _DEAD_BYTES = 16 << 20
 _ENSURE_S = 1.8
 _RETRY_S = 5.0
