@@ -144,9 +144,11 @@ async def test_never_more_tokens_in_flight_than_the_window_of_the_fleet():
 
 async def test_nobody_listening_is_said_at_once_and_not_retried():
     s = setup({})
-    with pytest.raises(NoWorkerError):
+    with pytest.raises(NoWorkerError) as raised:
         await s.dispatcher.run(s.work(ttl_s=60))
     assert s.bus.asked == [GROUP]
+    assert raised.value.message == "no worker serves model 'm' at the moment"
+    assert s.fleet.missing() == ["m"]
 
 
 async def test_a_silent_worker_is_passed_over_for_one_heard_since():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import httpx
 import msgpack
@@ -163,6 +164,42 @@ def test_a_compressed_body_counts_by_what_it_becomes(client):
     assert client.post("/v1/embeddings", content=small, headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "code"),
+    [
+        ("gzip", b'{"input": "plain"}', 400, "invalid_input"),
+        ("gzip", gzip.compress(b'{"input": "cut"}' * 99)[:-9], 400, "invalid_input"),
+        ("deflate", b'{"input": "plain"}', 400, "invalid_input"),
+        ("br", b"anything", 415, "unsupported_encoding"),
+        ("zstd", b"anything", 415, "unsupported_encoding"),
+        ("gzip, gzip", b"anything", 415, "unsupported_encoding"),
+    ],
+)
+def test_a_body_that_is_not_packed_as_it_says_is_the_callers_fault(
+    client, stack, encoding, body, status, code
+):
+    response = client.post("/v1/embeddings", content=body, headers={"Content-Encoding": encoding})
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert "Traceback" not in stack.logs()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda b: zlib.compress(b)[2:-4]),
+    ],
+    ids=["gzip", "zlib", "raw"],
+)
+def test_packed_bodies_are_read(client, tokenizer, encoding, pack):
+    text = "hello there"
+    body = pack(json.dumps({"input": text}).encode())
+    response = client.post("/v1/embeddings", content=body, headers={"Content-Encoding": encoding})
+    found = response.json()["data"][0]["embedding"]
+    assert found == pytest.approx(expected(tokenizer, text).tolist())
+
+
 def test_a_body_of_unknown_length_is_read_and_limited_all_the_same(client):
     def parts(count):
         yield b'{"input": "'
@@ -240,8 +277,21 @@ def test_without_workers_the_gateway_lives_is_not_ready_and_says_503_at_once(tmp
         response = httpx.post(f"{stack.url}/v1/embeddings", json={"input": "a"})
         assert time.monotonic() - began < 2
         assert (response.status_code, response.json()["error"]["code"]) == (503, "no_worker")
+        message = response.json()["error"]["message"]
+        assert message == "no worker serves model 'toy' at the moment"
         assert response.headers["retry-after"] == "1"
         assert int(response.headers["retry-after-ms"]) > 0
+
+
+def test_a_request_that_finds_nobody_makes_the_gateway_not_ready(tmp_path, toy_folders):
+    with running_stack(tmp_path, f"toy={toy_folders['wordpiece']}") as stack:
+        worker = stack.worker()
+        stack.gateway("--fleet-poll-s", "60")
+        stack.wait()
+        worker.kill()
+        worker.wait()
+        until(lambda: httpx.post(f"{stack.url}/v1/embeddings", json={"input": "a"}).is_error)
+        assert httpx.get(f"{stack.url}/health/ready").status_code == 503
 
 
 def test_two_workers_one_killed_mid_work_costs_no_request(tmp_path, toy_folders):

@@ -88,6 +88,7 @@ class Gateway:
             self._web(),
             access_log=None,
             handler_cancellation=True,
+            auto_decompress=False,  # routes.inflate does it
             shutdown_timeout=settings.drain_s,
             keepalive_timeout=75,
         )

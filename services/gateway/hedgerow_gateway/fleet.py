@@ -102,6 +102,13 @@ class Fleet:
         """Its own subject had no listener."""
         self._drop(worker, "is gone")
 
+    def unserved(self, alias: str) -> None:
+        """Nobody listened where the workers of a model share the work: whoever is there after
+        all is met again by the next poll."""
+        for worker in self.serving(alias):
+            worker.models = {a: facts for a, facts in worker.models.items() if a != alias}
+            _log.info("fleet: worker %s serves %s no more", worker.id, alias)
+
     def look_again(self, alias: str) -> None:
         """Ask each worker of a model whether it is there, unless that is being asked already.
 

@@ -151,6 +151,11 @@ class Flight:
         try:
             message = await self._bus.request(subject, self._encode(left_s), timeout_s=left_s)
             reply = decode_reply(message.data)
+        except NoWorkerError:
+            if subject == subjects.chunk(self._model):
+                self._fleet.unserved(self._model)
+            # What the bus says names a subject, which is no caller's business.
+            return _failed(NoWorkerError(f"no worker serves model {self._model!r} at the moment"))
         except HedgerowError as error:
             return _failed(error)
         self._fleet.heard(reply.worker, reply.backlog_tokens)

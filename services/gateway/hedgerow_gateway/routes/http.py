@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import PayloadEncodingError
 
 from hedgerow_gateway.bigjson import LARGE_BYTES, decode_large
 from hedgerow_gateway.bodies import CONTENT_TYPES, Form, decode, encode, form_of
@@ -17,6 +18,7 @@ from hedgerow_gateway.call import Call, read_call
 from hedgerow_gateway.failures import error_body, retry_headers
 from hedgerow_gateway.limits import Gate
 from hedgerow_gateway.metrics import Metrics
+from hedgerow_gateway.routes.inflate import check_encoding, inflate
 from hedgerow_shared.errors import BadInputError, HedgerowError, TooLargeError
 
 _log = logging.getLogger("hedgerow.http")
@@ -126,11 +128,18 @@ class HttpFront:
 
 async def _read(request: web.Request, limit: int) -> bytes:
     """The whole body, decompressed; never more than `limit` bytes of it."""
+    encoding = check_encoding(request.headers.get("Content-Encoding"))
     try:
-        return await request.read()
+        data = await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise TooLargeError(
             f"the body is larger than {limit} bytes (--max-body-bytes): send fewer inputs at a time"
         ) from None
-    except (web.HTTPBadRequest, ValueError) as error:
+    except (
+        web.HTTPBadRequest,
+        web.RequestPayloadError,
+        PayloadEncodingError,
+        ValueError,
+    ) as error:
         raise BadInputError(f"the body could not be read: {type(error).__name__}") from None
+    return await inflate(data, encoding, limit) if encoding else data

@@ -70,9 +70,9 @@ def prefix_ids(encoder: Encoder, text: str, budget: int) -> tuple[TokenIds, bool
     """Return (ids, whole): more than `budget` ids of the text's beginning, or all of them.
 
     The first `budget` ids are exactly those of the whole text; one more shows that it is cut,
-    so a text of which something was not read never looks as if it fitted. An encoder that can stop by
-    itself (`head`) is asked to; another one gets pieces of the text, each as long as the ids
-    seen so far suggest.
+    so a text of which something was not read never looks as if it fitted. An encoder that can
+    stop by itself (`head`) is asked to; another one gets pieces of the text, each as long as
+    the ids seen so far suggest.
     """
     if not worth_cutting(text, budget):
         return encoder.encode([text])[0], True
