@@ -115,6 +115,12 @@ CASES: dict[str, tuple[str, Any, int, str, list[str | None]]] = {
         "rerank", {"query": [1], "documents": [[1]]}, 400, "token_ids_not_enabled",
         ["query"],
     ),
+    "rerank-list-query": (
+        "rerank", {"query": ["q"], "documents": ["b"]}, 400, "invalid_input", ["query"],
+    ),
+    "broken-dimensions": (
+        "embed", {"input": "a", "dimensions": 2.5}, 400, "invalid_input", ["dimensions"],
+    ),
     "tokenize-nothing": ("tokenize", {"input": []}, 400, "invalid_input", ["input"]),
     "cut-msgpack": ("embed", b"\x81\xa5inp", 400, "invalid_input", [None]),
     "msgpack-surrogate": (

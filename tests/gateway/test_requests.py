@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hedgerow_gateway.bigjson import decode_large
 from hedgerow_gateway.bodies import decode, encode, form_of
+from hedgerow_gateway.call import read_call
 from hedgerow_gateway.core import check_fit, input_path
 from hedgerow_gateway.failures import error_body
 from hedgerow_gateway.models import Models, ServedModel
@@ -236,3 +239,48 @@ def test_none_refuses_a_huge_text_and_long_token_ids_alike(models):
     with pytest.raises(HedgerowError) as raised:
         check_fit(from_ids([[5] * 65], 64), 64, "none", input_path({"input": [[5]]}))
     assert raised.value.message == "has 65 tokens; the model takes 64"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"query": ["q"], "documents": ["a"]}, "query: must be text, found a list"),
+        (
+            {"query": "q", "documents": ["b", {"body": "a"}]},
+            "documents[1]: must be text, found an object without `text`",
+        ),
+        (
+            {"query": "q", "documents": ["b"], "top_n": 1.5},
+            "top_n: must be a whole number, found 1.5",
+        ),
+    ],
+)
+def test_a_wrong_rerank_says_what_was_found(models, body, message):
+    with pytest.raises(BadInputError) as raised:
+        read_rerank(body, models, RULES)
+    assert error_body(raised.value)["error"]["message"] == message
+    assert raised.value.code == "invalid_input"
+
+
+def test_a_whole_number_may_be_written_with_a_point(models):
+    request = read_embed({"input": "a", "dimensions": 2.0}, models, RULES)
+    assert (request.dimensions, type(request.dimensions)) == (2, int)
+
+
+async def test_a_byte_order_mark_before_json_is_no_fault():
+    data = codecs.BOM_UTF8 + b'{"input": "a"}'
+    assert decode(data, form_of(data, None)) == {"input": "a"}
+    large = codecs.BOM_UTF8 + json.dumps({"input": ["word " * 9] * 20_000}).encode()
+    assert await decode_large(large) == {"input": ["word " * 9] * 20_000}
+
+
+@pytest.mark.parametrize(("value", "expected"), [("true", True), ("1", True), ("False", False)])
+def test_partial_is_true_or_false(value, expected):
+    headers = {"hedgerow-partial": value}
+    assert read_call(headers, "json", ttl_s=1, max_ttl_s=1).partial is expected
+
+
+def test_another_word_for_partial_is_refused():
+    with pytest.raises(BadInputError) as raised:
+        read_call({"hedgerow-partial": "maybe"}, "json", ttl_s=1, max_ttl_s=1)
+    assert raised.value.param == "Hedgerow-Partial"

@@ -142,7 +142,11 @@ def tokenize_body(model: ServedModel, encoded: Encoded, prompt: str | None) -> d
         "model": model.alias,
         "token_ids": [ids[a:b] for a, b in pairwise(cu)],
         "usage": usage(encoded),
-        "hedgerow": hedgerow(encoded, prompt, model.fingerprint),
+        "hedgerow": {
+            "inputs": reports(encoded, 0, encoded.num_seqs),
+            "prompt": prompt,
+            "tokenizer_fingerprint": model.fingerprint,
+        },
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from hedgerow_gateway.bodies import decode
+from hedgerow_gateway.bodies import decode, without_bom
 
 LARGE_BYTES = 512 * 1024
 _SLICE_BYTES = 128 * 1024
@@ -28,6 +28,7 @@ _LIST = re.compile(rb'"(input|documents)"\s*:\s*\[')
 
 async def decode_large(data: bytes) -> dict[str, Any]:
     """Like `bodies.decode(data, "json")`, with the loop free after every slice."""
+    data = without_bom(data)
     found = _LIST.search(data)
     body = None if found is None else await _in_slices(data, found[1].decode(), found.end())
     return decode(data, "json") if body is None else body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -65,7 +66,13 @@ def kind_name(value: Any) -> str:
     return names.get(type(value), "bytes" if isinstance(value, bytes) else "an object")
 
 
+def without_bom(data: bytes) -> bytes:
+    """JSON as some Windows programs write it has a byte order mark in front."""
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
 def _from_json(data: bytes) -> Any:
+    data = without_bom(data)
     if not data.strip():
         raise BadInputError("the body is empty: send a JSON object")
     try:

@@ -43,7 +43,8 @@ def read_call(
 ) -> Call:
     """headers: looked up in any letter case (a CIMultiDict, or a dict in lower case).
 
-    Raises BadInputError for a time that is not a positive number.
+    Raises BadInputError for a time that is not a positive number, a lane that is none, and
+    anything but true and false where one of them is wanted.
     """
     for name in _TTL_HEADERS:
         text = _header(headers, name)
@@ -53,13 +54,15 @@ def read_call(
     lane = (_header(headers, HEADER_LANE) or "query").lower()
     if lane not in ("query", "bulk"):
         raise BadInputError("must be query or bulk", param=HEADER_LANE)
-    partial = _header(headers, HEADER_PARTIAL) or ""
+    partial = (_header(headers, HEADER_PARTIAL) or "false").lower()
+    if partial not in ("true", "1", "false", "0"):
+        raise BadInputError("must be true or false", param=HEADER_PARTIAL)
     trace = parse_traceparent(headers.get(HEADER_TRACE))
     return Call(
         form=form,
         ttl_s=min(ttl_s, max_ttl_s),
         alias=alias,
-        partial=partial.lower() in ("true", "1"),
+        partial=partial in ("true", "1"),
         bulk=lane == "bulk",
         trace=trace.traceparent if trace else "",
         max_reply_bytes=max_reply_bytes,

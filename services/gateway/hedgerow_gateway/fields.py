@@ -58,11 +58,18 @@ class Fields:
         return False
 
     def whole(self, name: str, low: int, high: int, why: str) -> int | None:
-        """A whole number between low and high; `why` says where the bound comes from."""
+        """A whole number between low and high; `why` says where the bound comes from.
+
+        2.0 is one too: some languages know no other numbers.
+        """
         value = self.body.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, float):
+            self.bad(name, f"must be a whole number, found {value}")
+        elif isinstance(value, bool) or not isinstance(value, int):
             self.bad(name, f"must be a whole number, found {kind_name(value)}")
         elif not low <= value <= high:
             self.bad(name, f"must be between {low} and {high} ({why})")
@@ -71,8 +78,13 @@ class Fields:
         return None
 
 
-def texts(fields: Fields, name: str, value: Any, max_inputs: int) -> list[str]:
-    """A list of texts, none of them empty; notes every item that is something else."""
+def texts(
+    fields: Fields, name: str, value: Any, max_inputs: int, *, an_object: str = "an object"
+) -> list[str]:
+    """A list of texts, none of them empty; notes every item that is something else.
+
+    an_object: what an object among them is called
+    """
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else kind_name(value)
         fields.bad(name, f"must be a list of texts, found {found}")
@@ -83,7 +95,8 @@ def texts(fields: Fields, name: str, value: Any, max_inputs: int) -> list[str]:
         return value
     for i, item in enumerate(value):
         if not isinstance(item, str):
-            fields.bad(f"{name}[{i}]", f"must be text, found {kind_name(item)}")
+            found = an_object if isinstance(item, dict) else kind_name(item)
+            fields.bad(f"{name}[{i}]", f"must be text, found {found}")
         elif not item:
             fields.bad(f"{name}[{i}]", "is empty")
     return []

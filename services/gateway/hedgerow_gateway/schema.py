@@ -113,13 +113,19 @@ def read_rerank(
             f"this model gives {model.card.num_labels} labels, not one score", param="model"
         )
     query, query_ids, documents, ids = "", [], [], []
-    if isinstance(body.get("query"), list):
+    if _ids_query(body.get("query"), rules):
         query_ids, ids = _rerank_ids(fields, model, rules)
     else:
         query = fields.text("query") or ""
         if not query and not fields.problems:
             fields.bad("query", "must be text that is not empty")
-        documents = texts(fields, "documents", _bare(body.get("documents")), rules.max_inputs)
+        documents = texts(
+            fields,
+            "documents",
+            _bare(body.get("documents")),
+            rules.max_inputs,
+            an_object="an object without `text`",
+        )
     top_n = fields.whole("top_n", 0, 2**31, "0 means all")
     per_doc = fields.whole("max_tokens_per_doc", 4, 2**31, "tokens")
     if per_doc is not None and model.card.is_scorer:
@@ -197,11 +203,18 @@ def _rerank_ids(
     return query, id_lists(fields, "documents", documents, vocab, rules.max_inputs)
 
 
+def _ids_query(query: Any, rules: Rules) -> bool:
+    """True for a query of token ids, and for any list where such queries are taken."""
+    return isinstance(query, list) and (rules.native_ids or looks_like_ids(query))
+
+
 def _bare(documents: Any) -> Any:
-    """Cohere and Jina also take documents as {"text": ...}."""
+    """Cohere and Jina also take documents as {"text": ...}; an object without it stays one."""
     if not isinstance(documents, list) or not any(isinstance(d, dict) for d in documents):
         return documents
-    return [d.get("text") if isinstance(d, dict) else d for d in documents]
+    return [
+        d["text"] if isinstance(d, dict) and d.get("text") is not None else d for d in documents
+    ]
 
 
 def read_prompt(fields: Fields, model: ServedModel) -> Prompt:

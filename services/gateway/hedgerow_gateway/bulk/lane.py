@@ -14,7 +14,7 @@ from hedgerow_gateway.bodies import encode
 from hedgerow_gateway.bulk import pages, parts, store
 from hedgerow_gateway.bulk.backlog import Backlog
 from hedgerow_gateway.bulk.parts import Part
-from hedgerow_gateway.bulk.records import Job, Jobs
+from hedgerow_gateway.bulk.records import Job, Jobs, refuse_ended
 from hedgerow_gateway.bulk.request import BulkRequest, PageRequest, read_bulk, read_job, read_page
 from hedgerow_gateway.bulk.streams import StreamOptions, Streams
 from hedgerow_gateway.bulk.tracker import Tracker
@@ -112,7 +112,10 @@ class Bulk:
             page = page.first(len(page.results) // 2)
 
     async def cancel(self, body: Mapping[str, Any], call: Call) -> Answer:
-        """End a job: what no worker has begun is dropped, what is done stays."""
+        """End a job: what no worker has begun is dropped, what is done stays.
+
+        One that is complete stays so: the answer says the state, and may be asked again.
+        """
         name = read_job(body)
         job = await self._jobs.get(name)
         if not await self._is_complete(job):
@@ -145,16 +148,13 @@ class Bulk:
         job = await self._jobs.open(self._wanted(request))
         known = False
         if job.state == "cancelled":
-            raise JobConflictError(f"job {job.job} was cancelled: take another job id")
+            refuse_ended(job)
         answer: dict[str, Any] = {"job": job.job, "model": job.model, "rows": 0, "chunks": 0}
         if encoded is not None:
             part = self._part(request, encoded, job, call)
             known = await store.has_receipt(self._js, part)
-            if not known and job.state == "closed":
-                raise JobConflictError(
-                    f"job {job.job} takes no more rows: `last` was said; take another job id"
-                )
             if not known:
+                refuse_ended(job)
                 await store.store_chunks(self._js, part)
                 known = not await store.store_receipt(self._js, part)
             answer |= {

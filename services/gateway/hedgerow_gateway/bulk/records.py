@@ -105,9 +105,10 @@ def _same(found: Job, wanted: Job) -> Job:
     for field in _SAME:
         ours, theirs = getattr(found, field), getattr(wanted, field)
         if ours != theirs:
+            refuse_ended(found)
             raise JobConflictError(
-                f"job {found.job} exists with {field} {ours!r}, and this says {theirs!r}: take "
-                "another job id",
+                f"job {found.job} exists with {_said(field, ours)}, and this says "
+                f"{_said(field, theirs)}: take another job id",
                 param=field,
             )
     if not _fits(found.fingerprint, wanted.fingerprint):
@@ -118,6 +119,21 @@ def _same(found: Job, wanted: Job) -> Job:
             param="fingerprint",
         )
     return found
+
+
+def refuse_ended(job: Job) -> None:
+    """Raise JobConflictError when a job takes no more rows, whatever they are."""
+    if job.state == "cancelled":
+        raise JobConflictError(f"job {job.job} was cancelled: take another job id")
+    if job.state == "closed":
+        raise JobConflictError(
+            f"job {job.job} takes no more rows: `last` was said; take another job id"
+        )
+
+
+def _said(field: str, value: object) -> str:
+    """A setting as the caller wrote it, or did not."""
+    return f"{field} {value!r}" if value else f"no {field}"
 
 
 def _fits(found: str, wanted: str) -> bool:
