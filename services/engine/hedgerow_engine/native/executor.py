@@ -27,7 +27,8 @@ from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import RaggedBatch, Task
 
-PASS_TOKENS = 512
+# Per thread. Weights are streamed once per 128 rows anyway, and a small pass stays in L2.
+PASS_TOKENS = 128
 _NUMERICS = 1
 _WARM_LENGTHS = (8, 16, 32, 128)
 
@@ -43,9 +44,9 @@ class NativeCounters:
 class NativeExecutor:
     """Satisfies the engine's `Executor`. One thread at a time calls it."""
 
-    def __init__(self, built: Built, *, pass_tokens: int = PASS_TOKENS) -> None:
+    def __init__(self, built: Built) -> None:
         self.card, self.geometry, self.rung = built.card, built.geometry, built.rung
-        self.threads, self.pass_tokens = built.threads, pass_tokens
+        self.threads, self.pass_tokens = built.threads, PASS_TOKENS * built.threads
         self.counters = NativeCounters()
         self._built = built
         self._model = address(built.model.words)
