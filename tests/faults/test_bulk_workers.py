@@ -14,7 +14,7 @@ from hedgerow_shared.bus.jetstream import JetStream
 from tests.bulk.bulk_stack import MODEL, Stack, assert_right, rows, vector, word_id
 from tests.nats_fixture import NatsHandle
 
-ACK_WAIT_S = 3
+ACK_WAIT_S = 6
 
 
 @pytest.fixture
