@@ -77,6 +77,7 @@ async def test_f7_a_short_stop_costs_no_connection(rig):
     assert {c["cid"] for c in system.connections()} == before
 
 
+@pytest.mark.slow
 async def test_a_server_that_announces_its_end_costs_no_request(rig, tmp_path):
     """Lame duck on one of two servers: its clients go to the other while it still serves."""
     ports = [natsserver.free_port() for _ in range(2)]
