@@ -161,3 +161,10 @@ def test_a_long_text_is_reported_as_cut_whether_or_not_it_was_read_to_its_end(mo
     (report,) = answers.reports(encoded, 0, 1)
     assert report["truncated"] is True
     assert report["tokens_seen"] > report["tokens_used"] == 256
+
+
+def test_tokenize_names_its_fingerprint_apart_from_that_of_vectors(models):
+    model = models.get("toy")
+    body = answers.tokenize_body(model, model.tokenizer.encode(["word"], limit=16), None)
+    assert body["hedgerow"]["tokenizer_fingerprint"] == "f"
+    assert "fingerprint" not in body["hedgerow"]
