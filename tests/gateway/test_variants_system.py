@@ -52,6 +52,19 @@ def post(stack, path, body, **headers):
     return httpx.post(f"{stack.url}{path}", json=body, headers=headers, timeout=30)
 
 
+def test_native_token_ids_that_are_too_long_are_refused_where_cutting_is_not_wanted(variants):
+    long, short = [5] * 65, [6]
+    asked = [
+        ("/v1/embeddings", {"input": [short, long]}, "input[1]"),
+        ("/rerank", {"query": long, "documents": [short]}, "query"),
+        ("/rerank", {"query": short, "documents": [short, long]}, "documents[1]"),
+    ]
+    for path, body, param in asked:
+        assert post(variants, path, body).status_code == 200
+        error = post(variants, path, body | {"truncate": "NONE"}).json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+
+
 def test_native_token_ids_are_embedded_as_they_are(variants):
     ids = [[5, 6, 7], [8]]
     data = post(variants, "/v1/embeddings", {"input": ids}).json()["data"]

@@ -62,13 +62,15 @@ class Rerank:
     async def _query(self, request: RerankRequest) -> Encoded:
         model = request.model
         if request.query_ids:
-            return from_ids([request.query_ids], model.limit)
+            encoded = from_ids([request.query_ids], model.limit)
+            check_fit(encoded, model.limit, request.truncate, _the_query)
+            return encoded
         return await self._core.encode_texts(
             model,
             [request.query],
             truncate=request.truncate,
             prompt=prompt_for(model.card, "query").text,
-            path=lambda _: "query",
+            path=_the_query,
         )
 
     async def _documents(self, request: RerankRequest) -> Encoded:
@@ -123,6 +125,10 @@ class Rerank:
             texts = request.texts
             job = partial(tokenizer.encode_pairs, request.query, limit=limit, truncate=truncate)
         return await self._core.tokenized(texts, job, limit, truncate, _document)
+
+
+def _the_query(_: int) -> str:
+    return "query"
 
 
 def _document(index: int) -> str:
