@@ -11,6 +11,7 @@ import pytest
 
 from hedgerow_gateway import flight
 from hedgerow_gateway.dispatch import Dispatcher, DispatchOptions, Work
+from hedgerow_gateway.failures import error_body
 from hedgerow_gateway.fleet import Fleet, Worker
 from hedgerow_gateway.splitter import EMBED, split
 from hedgerow_gateway.tokenizer.encoded import from_ids
@@ -23,6 +24,7 @@ from hedgerow_shared.errors import (
     OverloadedError,
     RetryableError,
     RowError,
+    TooLargeError,
     WorkerLostError,
 )
 from hedgerow_shared.ragged import EMBED as EMBEDDING
@@ -149,6 +151,18 @@ async def test_nobody_listening_is_said_at_once_and_not_retried():
     assert s.bus.asked == [GROUP]
     assert raised.value.message == "no worker serves model 'm' at the moment"
     assert s.fleet.missing() == ["m"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DeadlineError(f"no reply from {GROUP}"), TooLargeError(f"a message to {GROUP}: too large")],
+    ids=["late", "large"],
+)
+async def test_no_error_of_the_bus_tells_a_caller_its_subject(error):
+    s = setup({GROUP: lambda c: error})
+    with pytest.raises(type(error)) as raised:
+        await s.dispatcher.run(s.work(ttl_s=1))
+    assert GROUP not in error_body(raised.value)["error"]["message"]
 
 
 async def test_a_silent_worker_is_passed_over_for_one_heard_since():

@@ -154,9 +154,12 @@ class Flight:
         except NoWorkerError:
             if subject == subjects.chunk(self._model):
                 self._fleet.unserved(self._model)
-            # What the bus says names a subject, which is no caller's business.
             return _failed(NoWorkerError(f"no worker serves model {self._model!r} at the moment"))
+        except DeadlineError:
+            return _LATE
         except HedgerowError as error:
+            # What the bus says may name a subject, which is no caller's business.
+            error.message = error.message.replace(subject, f"the workers of {self._model!r}")
             return _failed(error)
         self._fleet.heard(reply.worker, reply.backlog_tokens)
         return reply

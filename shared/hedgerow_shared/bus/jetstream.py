@@ -16,6 +16,7 @@ from hedgerow_shared.bus.client import Bus
 from hedgerow_shared.bus.message import NO_HEADERS, Message, decode_headers
 from hedgerow_shared.errors import (
     DeadlineError,
+    ForbiddenError,
     HedgerowError,
     NoWorkerError,
     StorageError,
@@ -195,15 +196,16 @@ class JetStream:
             return await self.bus.request(subject, data, timeout_s=timeout_s, headers=headers)
         except NoWorkerError:
             raise StorageError(
-                f"nobody stores {subject}: this NATS server runs without JetStream, or its "
-                "stream is gone"
+                "nobody stores this: the NATS server runs without JetStream, or its stream is gone"
             ) from None
         except DeadlineError:
             raise StorageError(
-                f"the NATS server did not confirm {subject} within {timeout_s:g} s: its disk "
+                f"the NATS server did not confirm this within {timeout_s:g} s: its disk "
                 "is slow or was full (free some and restart that server), or its cluster has no "
                 "leader; its log says which"
             ) from None
+        except ForbiddenError as error:
+            raise StorageError(f"{error.message}, which storing needs") from None
         except WorkerLostError as error:
             raise StorageError(error.message) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,9 +28,16 @@ from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus
 from hedgerow_shared.bus.jetstream import JetStream
 from hedgerow_shared.bus.jetstream_kv import Bucket
-from hedgerow_shared.errors import DeadlineError, JobConflictError, StorageError
+from hedgerow_shared.errors import (
+    BadChunkError,
+    DeadlineError,
+    JobConflictError,
+    StorageError,
+)
 
 _PAGE_BYTES = 8 << 20
+
+_log = logging.getLogger("hedgerow.bulk")
 
 Answer = tuple[str, list[bytes]]
 
@@ -226,8 +234,13 @@ class Bulk:
             max_messages=max(request.limit // self._limits.sequences, 1),
             max_bytes=pages.raw_bytes(job.dtype, room, encoding),
         )
-        results = [pages.read(stored) for stored in found.messages]
-        following = results[-1].seq + 1 if results else request.start
+        results: list[pages.Result] = []
+        for stored in found.messages:
+            try:
+                results.append(pages.read(stored))
+            except BadChunkError as error:
+                _log.error("bulk: %s is left out: %s", stored.subject, error.message)
+        following = found.messages[-1].seq + 1 if found.messages else request.start
         return pages.Page(job, results, following, found.pending)
 
     async def _report(self, job: Job) -> dict[str, Any]:
