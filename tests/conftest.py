@@ -12,6 +12,17 @@ from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelstore import locate, parse_model_flag
 from tests.nats_fixture import NatsHandle, start_nats_handle
 
+HEAVY = ("engine", "gateway/tokenizer")
+"""Folders whose tests compile kernels, build models or fuzz tokenizers: minutes, all together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the HEAVY folders, so that `make check` stays at about a minute."""
+    here = Path(__file__).parent
+    for item in items:
+        if any(item.path.is_relative_to(here / folder) for folder in HEAVY):
+            item.add_marker(pytest.mark.heavy)
+
 
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsHandle]:

@@ -93,6 +93,8 @@ class BinaryNats:
 
     def pause(self) -> None:
         self._server.process.send_signal(signal.SIGSTOP)
+        # The signal is only on its way when `send_signal` returns: wait until every thread stands.
+        os.waitid(os.P_PID, self._server.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._server.process.send_signal(signal.SIGCONT)

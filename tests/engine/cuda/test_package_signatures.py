@@ -18,7 +18,7 @@ import torch
 from hedgerow_engine.attention import fa4, flashinfer, varlen
 from hedgerow_engine.attention.base import AttentionSpec
 from hedgerow_engine.attention.lengths import Lengths
-from hedgerow_engine.layers.kernels.flashinfer import GATES
+from hedgerow_engine.layers.kernels.base import GATES
 from hedgerow_engine.layers.ops import Norm
 
 SPECS = {

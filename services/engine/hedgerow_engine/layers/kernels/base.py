@@ -11,6 +11,13 @@ from hedgerow_engine.layers.ops import Activation, Norm
 from hedgerow_engine.layers.rotary import Rotation
 from hedgerow_shared.modelcard import PoolingMode
 
+GATES: dict[str, str] = {
+    "silu": "silu_and_mul",
+    "gelu": "gelu_and_mul",
+    "gelu_tanh": "gelu_tanh_and_mul",
+}
+"""FlashInfer's name of each gated activation."""
+
 
 class Pooled(NamedTuple):
     """What one pooling kernel writes. A row of an empty range is zero in all of them.

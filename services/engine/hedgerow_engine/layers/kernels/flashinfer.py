@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from hedgerow_engine.attention.flashinfer import use_prebuilt_norms
+from hedgerow_engine.layers.kernels.base import GATES
 from hedgerow_engine.layers.kernels.fused import TritonKernels
 from hedgerow_engine.layers.ops import Activation, Norm
 
-GATES: dict[str, str] = {
-    "silu": "silu_and_mul",
-    "gelu": "gelu_and_mul",
-    "gelu_tanh": "gelu_tanh_and_mul",
-}
 _SIXTEEN = (torch.bfloat16, torch.float16)
 
 
