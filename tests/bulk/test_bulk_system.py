@@ -186,6 +186,18 @@ def test_answers_are_as_described(stack):
         assert set(schema["required"]) <= set(body) <= set(schema["properties"]), name
 
 
+def test_what_somebody_else_put_among_the_results_is_left_out_of_the_pages(stack):
+    sent = rows(9, seed=22)
+    stack.accepted("noise", sent)
+    stack.until(lambda: stack.status("noise")["done"] == 9, "done")
+    stack.streams(lambda js: js.publish(subjects.result("noise", "x-0"), b"nonsense"))
+    more = [{**row, "id": f"more-{row['id']}"} for row in rows(9, seed=23)]
+    stack.accepted("noise", more, last=True)
+    assert stack.complete("noise")["done"] == 18
+    for limit in (1, 1000):
+        assert_right(stack.results("noise", limit=limit), sent + more)
+
+
 CONFLICTS = {
     "another dtype": ({"dtype": "int8"}, "dtype"),
     "another width": ({"dimensions": 8}, "dimensions"),

@@ -1,7 +1,8 @@
-"""F4 and F12: workers that die with bulk chunks in their hands."""
+"""F4, F5 and F12: workers that die with bulk chunks in their hands."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,28 @@ def stack(tmp_path: Path, start_nats: Callable[..., NatsHandle]) -> Iterator[Sta
     stack = Stack(tmp_path, start_nats().url)
     yield stack
     stack.stop()
+
+
+@pytest.mark.system
+def test_f5_a_worker_that_stands_still_comes_back_and_gives_nothing_twice(stack):
+    """Its chunks go to the other one; what it answers when it wakes up is not kept again."""
+    stack.gateway("g0", "--bulk-ack-wait-s", "1")
+    sleeper, other = (stack.worker(n, "--fake-floor-ms", "25") for n in ("w0", "w1"))
+    stack.ready()
+    sent = rows(800, length=100)
+    stack.accepted("f5", sent)
+    stack.until(lambda: stack.status("f5")["done"] > 50, "both are in the middle of it")
+    sleeper.process.send_signal(signal.SIGSTOP)
+    stack.until(lambda: stack.status("f5")["done"] == 800, "the other one does it all")
+    assert stack.stats(other.name)["bulk_redelivered"] >= 1
+    sleeper.process.send_signal(signal.SIGCONT)
+    more = [{**row, "id": f"more-{row['id']}"} for row in rows(400, length=100, seed=1)]
+    stack.accepted("f5", more, last=True)
+    status = stack.complete("f5")
+    assert (status["submitted"], status["done"], status["failed"]) == (1200, 1200, 0)
+    assert_right(stack.results("f5", limit=10_000), sent + more)
+    stack.until(lambda: stack.stats(sleeper.name)["bulk_stored"] > 0, "it works again")
+    assert stack.messages(subjects.STREAM_DEAD) == 0
 
 
 class Supervisor:
