@@ -30,13 +30,8 @@ def m3_heads(card: ModelCard) -> tuple[str, ...]:
 
 def only_in_torch(card: ModelCard) -> str | None:
     """What this folder needs that native code does not compute; None when nothing."""
-    if card.config.get("auto_map"):
-        # The folder's own code may mean something else by a known name: torch's registry knows.
-        return "the folder brings code of its own (auto_map)"
     if is_sparse(card):
         return "sparse output is computed in torch only"
     if is_late_interaction(card) or m3_heads(card):
         return "outputs per token are computed in torch only"
-    if is_quantized(card):
-        return "a quantiser of its own is computed in torch only"
     return None

@@ -88,6 +88,7 @@ def test_a_model_is_refused_with_the_reason_and_without_reading_weights(tmp_path
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"num_attention_heads": 4}, "head size 16"),
         ({"intermediate_size": 72}, "intermediate_size 72 is not a multiple of"),
+        ({"auto_map": {"AutoModel": "jinaai/jina-bert-v2--modeling.JinaBertModel"}}, "JinaBERT"),
     ):
         (folder / "config.json").write_text(json.dumps(config | change))
         assert reason in str(supported(read_card(folder), dtype="bfloat16")), change

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from native_models import cosine, hidden_states, load, save, sentence_modules
+from safetensors.numpy import save_file
 
 from hedgerow_engine.native.executor import NativeExecutor
 from hedgerow_engine.native.rungs import AVX2, AVX512BF16
@@ -176,6 +177,62 @@ def test_a_reranker_that_answers_yes_or_no_scores_the_difference(rung, tmp_path)
     assert got.shape == (1, 1)
     assert got[0, 0] == pytest.approx(
         logits[9] - logits[21], abs=5e-2 if rung.dtype == "bfloat16" else 2e-4
+    )
+
+
+def test_a_model_that_quantises_itself_gives_its_own_whole_numbers(rung, tmp_path) -> None:
+    patch = {"model_type": "bidirectional_pplx_qwen3"}
+    model = Family("Qwen3", GROUPED, patch=patch).write(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())[:2]
+    modules.append({"idx": 2, "name": "2", "path": "", "type": "st_quantize.FlexibleQuantizer"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    ids = np.arange(3, 40)
+    row = load(tmp_path, rung=rung.name).run(RaggedBatch.of([ids]))[0]
+    pooled = hidden_states(model, ids, attention_mask=_both_ways(len(ids))).mean(0)
+    want = np.round(np.tanh(pooled) * 127)
+    assert np.array_equal(row, np.round(row))
+    assert np.abs(row - want).max() <= 2
+    assert np.mean(row == want) > (0.6 if rung.dtype == "bfloat16" else 0.98)
+    assert np.array_equal(
+        np.signbit(row)[np.abs(pooled) > 0.02], (pooled < 0)[np.abs(pooled) > 0.02]
+    )
+
+
+def test_dense_modules_follow_the_pooling(rung, tmp_path) -> None:
+    model = Family("Bert", pooling="mean").write(tmp_path)
+    sentence_modules(tmp_path, {"pooling_mode": "mean"}, normalize=False)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    g = np.random.default_rng(4)
+    expected: list[tuple[np.ndarray, np.ndarray | None, str]] = []
+    for i, (size, width, bias, act) in enumerate(
+        ((64, 96, True, "Tanh"), (96, 20, False, "Identity"))
+    ):
+        folder = tmp_path / f"{i + 2}_Dense"
+        folder.mkdir()
+        weight = (g.normal(size=(width, size)) / 8).astype(np.float32)
+        tensors = {"linear.weight": weight}
+        if bias:
+            tensors["linear.bias"] = g.normal(size=width).astype(np.float32)
+        save_file(tensors, folder / "model.safetensors")
+        config = {"in_features": size, "out_features": width, "bias": bias}
+        config["activation_function"] = f"torch.nn.modules.activation.{act}"
+        (folder / "config.json").write_text(json.dumps(config))
+        modules.append({"idx": i + 2, "name": "", "path": folder.name, "type": "st.Dense"})
+        expected.append((weight, tensors.get("linear.bias"), act))
+    modules.append({"idx": 4, "name": "4", "path": "4_Normalize", "type": "st.Normalize"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    ids = np.arange(3, 30)
+    answer = load(tmp_path, rung=rung.name).launch(RaggedBatch.of([ids]), ("embed",)).wait()
+    want = hidden_states(model, ids).mean(0)
+    for weight, bias, act in expected:
+        want = weight @ want + (0 if bias is None else bias)
+        want = np.tanh(want) if act == "Tanh" else want
+    assert answer.pooled.shape == (1, 20)
+    np.testing.assert_allclose(
+        answer.pooled[0], want, atol=3e-2 if rung.dtype == "bfloat16" else 1e-5
+    )
+    np.testing.assert_allclose(
+        answer.unit[0], answer.pooled[0] / np.linalg.norm(answer.pooled[0]), rtol=1e-5
     )
 
 

@@ -183,7 +183,10 @@ class _Stages:
             offset = row * (g.output_width * 4)
             copy_row(k, source, pooled + offset, g.output_width)
             if g.unit:
-                unit_row(k, source, unit + offset, g.output_width)
+                # In place: whole vectors, padded with zeros, which the answer has no room for.
+                vectors = -(-g.output_width // k.rung.lanes)
+                unit_row(k, source, source, vectors * k.rung.lanes)
+                copy_row(k, source, unit + offset, g.output_width)
         return k.done()
 
     def _final_norm(self, k: Kernel, phases: Phases, model: Ptr, frame: Ptr) -> None:

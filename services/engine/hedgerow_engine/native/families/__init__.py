@@ -43,6 +43,9 @@ FAMILIES: Mapping[str, Family] = {
 def family_of(card: ModelCard) -> Family:
     """Raises UnsupportedError when there is none."""
     family = FAMILIES.get(card.model_type)
+    # JinaBERT calls itself "bert" and shows its own attention only in auto_map.
+    if "jinabert" in str(card.config.get("auto_map")).lower().replace("-", ""):
+        raise UnsupportedError("JinaBERT's attention has no native kernel")
     if family is None:
         known = ", ".join(sorted(FAMILIES))
         raise UnsupportedError(
