@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow_engine.engine import Engine, EngineThread
+from hedgerow_engine.engine import Engine
 from hedgerow_engine.executor import Pass, Pending, Ready
+from hedgerow_engine.thread import EngineThread
 from hedgerow_engine.waiter import Waiter
 from hedgerow_shared.errors import HedgerowError
 from hedgerow_shared.modelcard import read_card

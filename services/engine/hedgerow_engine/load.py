@@ -11,11 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hedgerow_engine.device import open_device
-from hedgerow_engine.engine import Engine, EngineThread
+from hedgerow_engine.engine import Engine
 from hedgerow_engine.executor import Device
 from hedgerow_engine.fingerprint import engine_fingerprint
 from hedgerow_engine.offers import is_quantized
 from hedgerow_engine.settings import EngineSettings, ModelSpec
+from hedgerow_engine.thread import EngineThread
 from hedgerow_engine.waiter import Waiter
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
