@@ -94,6 +94,24 @@ def test_a_model_is_refused_with_the_reason_and_without_reading_weights(tmp_path
         assert reason in str(supported(read_card(folder), dtype="bfloat16")), change
 
 
+def test_an_old_llvmlite_is_a_reason_not_a_crash(tmp_path, monkeypatch) -> None:
+    folder = _bert(tmp_path)
+    monkeypatch.setattr(build_module.llvmlite, "__version__", "0.44.0")
+    assert "llvmlite 0.44.0 is too old" in str(supported(read_card(folder)))
+    monkeypatch.setattr(build_module.llvmlite, "__version__", "0.51.0rc1")
+    assert supported(read_card(folder)) is None
+
+
+def test_a_program_that_does_not_compile_is_a_reason_not_a_crash(tmp_path, monkeypatch) -> None:
+    def refuse(unit):
+        raise RuntimeError("LLVM IR parsing error\n<string>:1: expected type")
+
+    monkeypatch.setenv("HEDGEROW_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.setattr(build_module, "compile_unit", refuse)
+    with pytest.raises(UnsupportedError, match="LLVM IR parsing error"):
+        load(_bert(tmp_path / "model"))
+
+
 def test_loading_what_is_not_supported_raises_the_same_reason(tmp_path) -> None:
     folder = _bert(tmp_path, num_attention_heads=4)
     with pytest.raises(UnsupportedError, match="head size 16"):

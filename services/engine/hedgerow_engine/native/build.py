@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import llvmlite
+
 from hedgerow_engine.native.cache import ObjectCache, cache_folder, program_key
 from hedgerow_engine.native.compiler import Program, compile_unit, host_features, target_of
 from hedgerow_engine.native.families import UnsupportedError, family_of
@@ -22,6 +24,8 @@ from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
 
 Log = Callable[[str], None]
+
+_OLDEST_LLVMLITE = (0, 50)
 
 _WORD_TABLES = (
     "embeddings.word_embeddings.weight",
@@ -96,7 +100,12 @@ def load_program(g: Geometry, rung: Rung, *, threads: int, log: Log, cache: Path
         except RuntimeError as error:
             log(f"native object cache: {key} does not link ({error}); compiling again")
     start = time.perf_counter()
-    compiled = compile_unit(write_program(g, rung, threads=threads))
+    try:
+        compiled = compile_unit(write_program(g, rung, threads=threads))
+    except RuntimeError as error:
+        # LLVM's complaint about our text: an llvmlite nobody tried yet.
+        first_line = str(error).strip().splitlines()[:1]
+        raise UnsupportedError(f"llvmlite {_llvmlite_version()}: {first_line}") from error
     log(f"native: compiled for {rung.name} in {time.perf_counter() - start:.2f} s")
     objects.put(key, compiled)
     return Program(compiled, names)
@@ -115,11 +124,21 @@ def word_table_dtype(weights: Weights) -> str:
 
 def _rung(dtype: str, rung: str | None) -> Rung | str:
     """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet."""
+    problem = _llvmlite_problem()
+    if problem:
+        return problem
     forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG") or None
     return choose_rung(host_features(), dtype, forced)
 
 
 def _llvmlite_version() -> str:
-    import llvmlite
-
     return str(llvmlite.__version__)
+
+
+def _llvmlite_problem() -> str | None:
+    """Older ones have another LLVM, whose bfloat16 instructions have other types."""
+    numbers = tuple(int(part) for part in _llvmlite_version().split(".")[:2] if part.isdigit())
+    if numbers >= _OLDEST_LLVMLITE:
+        return None
+    wanted = ".".join(map(str, _OLDEST_LLVMLITE))
+    return f"llvmlite {_llvmlite_version()} is too old; pip install 'llvmlite>={wanted}'"
