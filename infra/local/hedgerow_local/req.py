@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import sys
 from typing import Any
 
@@ -25,12 +26,15 @@ async def req(
     """
     text = sys.stdin.read() if body == "-" else body
     data = encode(text) if use_msgpack else text.encode()
+    # Refusals of the bus are raised as well as logged: a person reads them once, below.
+    logging.getLogger("hedgerow.bus").addHandler(logging.NullHandler())
     bus = await Bus.connect(options)
     try:
         headers = {HEADER_CONTENT_TYPE: MSGPACK if use_msgpack else JSON}
         reply = await bus.request(subject, data, timeout_s=timeout_s, headers=headers)
     except HedgerowError as error:
-        sys.stderr.write(f"hedgerow: {subject}: {error.message}\n")
+        about = "" if subject in error.message else f"{subject}: "
+        sys.stderr.write(f"hedgerow: {about}{error.message}\n")
         return 1
     finally:
         await bus.close()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import re
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -136,7 +137,9 @@ def _explain(where: str, options: BusOptions, reason: Exception | None) -> str:
         return (
             f"bus: {where} does not let {who} in; set HEDGEROW_NATS_USER and HEDGEROW_NATS_PASSWORD"
         )
-    if isinstance(reason, OSError) and reason.errno and not isinstance(reason, ssl.SSLError):
+    if isinstance(reason, socket.gaierror):  # its errno is not one that os.strerror knows
+        why = f"the host cannot be resolved: {reason.strerror}"
+    elif isinstance(reason, OSError) and reason.errno and not isinstance(reason, ssl.SSLError):
         why = os.strerror(reason.errno)
     elif text:
         why = text.removeprefix("nats: ")
