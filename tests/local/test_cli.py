@@ -57,6 +57,12 @@ def test_every_command_has_help(command):
         pytest.param(
             ["req", "a", "{}", "--nats-url", "nats://127.0.0.1:1"], "--nats-url", id="bus"
         ),
+        pytest.param(
+            ["up", "--nats-url", "nats://127.0.0.1:1", "--model", "x=/nope/nope"],
+            "cannot connect to nats://127.0.0.1:1 ",
+            id="bus before models",
+        ),
+        pytest.param(["up", "--dtype", "int8"], "--dtype int8: use auto", id="dtype"),
         pytest.param(["top", "--once", "--nats-url", "nats://127.0.0.1:1"], "cannot", id="top"),
     ],
 )

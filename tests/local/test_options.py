@@ -1,8 +1,18 @@
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 
-from hedgerow_local.options import UpOptions, check, find_models
+from hedgerow_local.options import (
+    CPU_EXECUTORS,
+    DTYPES,
+    LOG_LEVELS,
+    UpOptions,
+    check,
+    find_models,
+)
+from hedgerow_scheduler.settings import Settings
 from hedgerow_shared.errors import StartupError
 
 
@@ -13,12 +23,28 @@ from hedgerow_shared.errors import StartupError
         pytest.param(UpOptions(port=70000), "--port 70000", id="port"),
         pytest.param(UpOptions(token_ids="cl100k"), "write 'native'", id="token ids"),
         pytest.param(UpOptions(gateways=0), "--gateways 0", id="no gateway"),
+        pytest.param(
+            UpOptions(dtype="int8"), "--dtype int8: .*float32, bfloat16 or float16", id="dtype"
+        ),
+        pytest.param(UpOptions(device="gpu"), "--device gpu: .*cuda or cuda:N", id="device"),
+        pytest.param(UpOptions(device="cuda:x"), "--device cuda:x", id="device number"),
+        pytest.param(UpOptions(log_level="loud"), "--log-level loud: .*debug, info", id="log"),
+        pytest.param(UpOptions(cpu_executor="x"), "x: use auto, native or packed", id="executor"),
+        pytest.param(UpOptions(budget_tokens=-5), "--budget-tokens -5: give a", id="budget"),
         pytest.param(UpOptions(workers=-1), "--workers -1", id="fewer than none"),
     ],
 )
 def test_flags_that_cannot_be_meant_are_refused(options, words):
     with pytest.raises(StartupError, match=words):
         check(options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed"),
+    [("dtype", DTYPES), ("cpu_executor", CPU_EXECUTORS), ("log_level", LOG_LEVELS)],
+)
+def test_what_is_allowed_is_what_a_worker_allows(setting, allowed):
+    assert get_args(get_type_hints(Settings)[setting]) == allowed
 
 
 @pytest.mark.parametrize(

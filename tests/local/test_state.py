@@ -22,7 +22,7 @@ def test_the_folder_and_its_files_are_private(tmp_path):
 def test_two_owners_of_one_folder_are_refused_with_the_remedy(tmp_path):
     first, second = DataDir(tmp_path), DataDir(tmp_path)
     first.acquire()
-    with pytest.raises(StartupError, match=rf"pid {os.getpid()}.*another folder"):
+    with pytest.raises(StartupError, match=rf"pid {os.getpid()}.*--data-dir .*2 --port 0"):
         second.acquire()
     first.release()
     second.acquire()

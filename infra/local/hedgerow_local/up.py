@@ -11,6 +11,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from hedgerow_local import banner, natsconf, plan, ports, ready, state
 from hedgerow_local.keeper import Keeper
@@ -26,7 +27,7 @@ from hedgerow_local.options import (
 )
 from hedgerow_local.target import bus_options
 from hedgerow_shared import natsserver
-from hedgerow_shared.bus import BusOptions
+from hedgerow_shared.bus import Bus, BusOptions
 from hedgerow_shared.errors import StartupError
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ async def up(options: UpOptions) -> int:
     Raises StartupError with one line when this machine or these flags cannot serve.
     """
     check(options)
+    if options.nats_url:  # before models, which may be downloaded
+        await (await Bus.connect(bus_options(options.nats_url, "hedgerow-up"))).close()
     machine, models = look(), find_models(options)
     options = choose_http_port(options)
     data_dir = state.DataDir(options.data_dir)
@@ -91,6 +94,12 @@ def choose_http_port(options: UpOptions) -> UpOptions:
         raise StartupError(
             f"--host {options.host}: not an address of this machine ({error.strerror or error})"
         ) from None
+    running = state.running_in(options.data_dir)
+    if running and urlsplit(running.http_url).port == options.port:
+        raise StartupError(
+            f"port {options.port} is taken by a hedgerow that runs (pid {running.pid}): stop it, "
+            f"or start this one beside it with {state.beside(options.data_dir)}"
+        )
     who = ports.holder(options.port)
     other = DEFAULT_PORT + 1 if options.port == DEFAULT_PORT else DEFAULT_PORT
     raise StartupError(
@@ -104,7 +113,11 @@ def choose_nats_port(options: UpOptions) -> plan.Choice:
     wanted = options.nats_port or DEFAULT_NATS_PORT
     if ports.is_free("127.0.0.1", wanted):
         return plan.Choice(wanted, "")
-    who = ports.holder(wanted)
+    running = state.running_in(options.data_dir)
+    if running and urlsplit(running.nats_url).port == wanted:
+        who = f"a hedgerow that runs (pid {running.pid})"
+    else:
+        who = ports.holder(wanted)
     taken = f"port {wanted} is taken{f' by {who}' if who else ''}"
     if options.nats_port:
         raise StartupError(
@@ -244,7 +257,7 @@ class _Run:
             http_url=http_url,
             nats_url=nats_url,
             why_port=why_port,
-            engines=ready.engines(said),
+            engines=ready.engines(said, [model.alias for model in self._models]),
             took_s=took_s,
         )
         with contextlib.suppress(BrokenPipeError):
