@@ -65,11 +65,14 @@ class Phases:
                 yield loop.index
             return
         k, b = self.k, self.k.b
-        base = k.load_int(self.base_at)
+        base, before = k.load_int(self.base_at), b.block
         end = base + count
         claim, attempt, body, wait = (k.function.append_basic_block() for _ in range(4))
         b.branch(claim)
         b.position_at_end(claim)
+        done = b.phi(I64)
+        done.add_incoming(I64(0), before)
+        done.add_incoming(done, attempt)
         taken = _load(k, self.crew + CLAIMED)
         b.cbranch((taken < end).v, attempt, wait)
         b.position_at_end(attempt)
@@ -78,9 +81,11 @@ class Phases:
         b.cbranch(b.extract_value(swap, 1), body, claim)
         b.position_at_end(body)
         yield taken - base
-        _add(k, self.crew + FINISHED, 1)
+        done.add_incoming(b.add(done, I64(1)), b.block)
         b.branch(claim)
         b.position_at_end(wait)
+        # Once per thread and phase: the line travels between cores.
+        b.atomic_rmw("add", (self.crew + FINISHED).v, done, "seq_cst")
         _spin_until(k, lambda: _load(k, self.crew + FINISHED) >= end)
         k.store_int(end, self.base_at)
 

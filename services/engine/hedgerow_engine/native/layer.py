@@ -34,8 +34,8 @@ from hedgerow_engine.native.rotary import rotate_rows
 from hedgerow_engine.native.words import FRAME, LAYER
 
 ROW_BLOCK = 128
-COLUMN_MODE_TOKENS = 64
-_COLUMN_TASKS = 8
+COLUMN_MODE_TOKENS = 24
+_COLUMN_TASKS = 4
 
 Columns = tuple[Int, Int]
 """Column blocks [begin, end) of a product."""

@@ -163,8 +163,7 @@ class _Stages:
         """At most ROW_BLOCK rows, equal for all, and as many tasks as threads or a multiple."""
         most = ROW_BLOCK * self.threads
         tasks = (num_tokens + (most - 1)) // most * self.threads
-        rows = ((num_tokens + (tasks - 1)) // tasks).up_to(self.unit.rung.rows)
-        return rows.at_most(ROW_BLOCK)
+        return (num_tokens + (tasks - 1)) // tasks
 
     def _answer(self) -> Function:
         g = self.g
