@@ -48,7 +48,7 @@ def activate(name: str) -> Epilogue:
 
 def gate(name: str) -> Epilogue:
     """c = acts(f(gate) * up): the first half of a block's vectors is the gate, the second half
-    the same columns of `up` (see `packing.interleave_gate`), so `c` has half the columns."""
+    the same columns of `up` (see `packing.Packer.gated`), so `c` has half the columns."""
     function = ACTIVATIONS[name]
 
     def emit(k: Kernel, sums: list[Real], c: Ptr, r: Ptr) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hedgerow_engine.executor import Floats, Pass, Pending, Ready
 from hedgerow_engine.native.arena import Arena, ArenaPool
-from hedgerow_engine.native.build import Built, build
+from hedgerow_engine.native.build import Built, build, supported
 from hedgerow_engine.native.memory import address
 from hedgerow_engine.native.passes import Cut, cut_batch, pool_table
 from hedgerow_engine.native.program import can_narrow
@@ -26,6 +26,8 @@ from hedgerow_engine.native.words import FRAME
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import RaggedBatch, Task
+
+__all__ = ["NativeExecutor", "NativePass", "supported"]
 
 # Per thread. Weights are streamed once per 128 rows anyway, and a small pass stays in L2.
 PASS_TOKENS = 128

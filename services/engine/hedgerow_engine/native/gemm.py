@@ -22,7 +22,7 @@ Around the tile:  for each panel of column blocks (256 KiB of weights: they stay
 
 so that weights come from memory as one long stream, read by the first tile of rows.
 
-Packed weights: [n / columns][k / group][vectors][lanes] groups of four bytes (`packing.pack`).
+Packed weights: [n / columns][k / group][vectors][lanes] groups of four bytes (`packing`).
 n is a multiple of the rung's `columns`, k of `UNROLL * group`.
 """
 

@@ -11,19 +11,13 @@ from hedgerow_engine.native.crew import Phases, write_caller, write_dismiss, wri
 from hedgerow_engine.native.embed import embed_sequence
 from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.ir import Function, Int, Kernel, Ptr, Unit
-from hedgerow_engine.native.layer import (
-    COLUMN_MODE_TOKENS,
-    ROW_BLOCK,
-    Layer,
-    by_columns,
-    by_rows,
-    sequence_rows,
-)
+from hedgerow_engine.native.layer import ROW_BLOCK, Layer, sequence_rows
 from hedgerow_engine.native.norms import norm_rows
 from hedgerow_engine.native.packing import PACK_EXPORTS, write_packers
 from hedgerow_engine.native.pooling import copy_row, pool, tail_step, unit_row
 from hedgerow_engine.native.rotary import write_places
 from hedgerow_engine.native.rungs import Rung
+from hedgerow_engine.native.schedule import COLUMN_MODE_TOKENS, by_columns, by_rows
 from hedgerow_engine.native.words import FRAME, LAYER, MODEL, POOL, TAIL
 
 _ANSWER_BUFFERS = 2

@@ -45,7 +45,7 @@ class Layout:
 FRAME = Layout(
     # The pass: ids and cu_seqlens int32, the latter from the pass's first sequence on.
     "num_tokens num_seqs ids cu_seqlens pair_start "
-    # Where rows of the answer come from and go: see heads.py. pools may be null.
+    # Where rows of the answer come from and go: see pooling.py. pools may be null.
     "num_rows pools pooled unit "
     # Arena: residual stream float32, activations, projections, attention's output, places
     # int32; then per thread: local buffers, attention scratch of scratch_step bytes.
