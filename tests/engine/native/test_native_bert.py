@@ -178,6 +178,16 @@ def test_classifier_logits_equal_transformers(rung, tmp_path, family: str, label
         np.testing.assert_allclose(row, want, atol=3e-2 if rung.dtype == "bfloat16" else 1e-4)
 
 
+def test_arrays_of_any_layout_give_the_same_row(bert) -> None:
+    executor = load(bert[1])
+    plain = RaggedBatch.of(_sequences(5, 9))
+    strided = RaggedBatch(
+        np.repeat(plain.input_ids, 2)[::2], plain.cu_seqlens.astype(np.int64), plain.outputs
+    )
+    assert not strided.input_ids.flags.c_contiguous
+    assert np.array_equal(executor.run(strided), executor.run(plain))
+
+
 def test_ids_and_lengths_the_tables_do_not_have_are_refused(bert) -> None:
     executor = load(bert[1])
     for ids in ([120], [-1], [1] * 701):

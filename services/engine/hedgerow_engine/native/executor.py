@@ -11,7 +11,7 @@ number of threads, nor on whether a pass ran whole or layer by layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -201,14 +201,7 @@ class NativePass:
     def __init__(self, executor: NativeExecutor, batch: RaggedBatch) -> None:
         self._executor = executor
         # The frame holds addresses: the arrays must be plain and live as long as this.
-        self._batch = RaggedBatch(
-            np.ascontiguousarray(batch.input_ids, np.int32),
-            np.ascontiguousarray(batch.cu_seqlens, np.int32),
-            batch.outputs,
-            np.ascontiguousarray(batch.pair_start, np.int32),
-            batch.prompt_len,
-            batch.spans,
-        )
+        self._batch = _plain(batch)
         self._cuts = cut_batch(batch, executor.pass_tokens)
         self._next_cut, self._next_stage = 0, 0
         self._arena: Arena | None = None
@@ -265,3 +258,12 @@ class NativePass:
             unit=0 if self.unit is None else address(self.unit) + row_bytes,
         )
         return arena
+
+
+def _plain(batch: RaggedBatch) -> RaggedBatch:
+    """The batch with arrays a program can read by address; itself where they are."""
+    arrays = batch.input_ids, batch.cu_seqlens, batch.pair_start
+    if all(a.flags.c_contiguous and a.dtype == np.int32 for a in arrays):
+        return batch
+    ids, cu_seqlens, pair_start = (np.ascontiguousarray(a, np.int32) for a in arrays)
+    return replace(batch, input_ids=ids, cu_seqlens=cu_seqlens, pair_start=pair_start)
