@@ -75,7 +75,8 @@ def check(options: UpOptions) -> None:
     ):
         if value not in allowed:
             raise StartupError(f"{flag} {value}: use {', '.join(allowed[:-1])} or {allowed[-1]}")
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", options.device):
+    # "fake" is the worker's device of fixed cost for tests and benchmarks: not worth naming here.
+    if not re.fullmatch(r"auto|cpu|fake|cuda(:[0-9]+)?", options.device):
         raise StartupError(f"--device {options.device}: use auto, cpu, cuda or cuda:N")
     if options.budget_tokens < 0:
         raise StartupError(
