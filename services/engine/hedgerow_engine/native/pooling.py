@@ -56,8 +56,8 @@ def _total(
     with k.loop(begin, end, carry=[first]) as row:
         value, total = k.load(column + row.index * row_bytes), row.values[0]
         if mode == "max":
-            # Not a number wins, so that it is seen.
-            row.feed([k.choose(value.below(total), total, value)])
+            # Not a number wins and stays, so that it is seen.
+            row.feed([k.choose(value.below(total) | total.is_nan(), total, value)])
         elif mode == "weightedmean":
             place = k.splat(k.to_real(row.index - begin + offset + 1))
             row.feed([k.fma(value, place, total)])

@@ -175,6 +175,9 @@ class Real:
         raw = self.like(other).v
         return Real(self.b, self.b.select(self.b.fcmp_ordered("<", self.v, raw), self.v, raw))
 
+    def is_nan(self) -> Bool:
+        return Bool(self.b, self.b.fcmp_unordered("uno", self.v, self.v))
+
     def below(self, other: Real | float) -> Bool:
         return Bool(self.b, self.b.fcmp_ordered("<", self.v, self.like(other).v))
 
