@@ -113,7 +113,7 @@ def test_a_long_text_read_only_in_part_gives_the_same_ids(toy_folders, family):
         "ﬁ\u0301",
     ]
     partial = 0
-    for _ in range(40):
+    for _ in range(80):
         words = rng.choice(DOCS).split(" ") * 3
         text = "".join(w + (rng.choice(odd) if rng.random() < 0.3 else "") + " " for w in words)
         budget = rng.choice([5, 20, 60])
