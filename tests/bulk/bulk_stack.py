@@ -71,6 +71,7 @@ class Process:
 
     def __init__(self, folder: Path, name: str, module: str, *flags: str) -> None:
         self.name = name
+        self.is_worker = module == "hedgerow_scheduler"
         self.log = folder / f"{name}.log"
         env = {k: v for k, v in os.environ.items() if not k.startswith("HEDGEROW_")}
         with self.log.open("ab") as out:
@@ -123,7 +124,7 @@ class Stack:
         return httpx.request(method, url, json=body, timeout=60, **options)
 
     def ready(self, what: str = "/health/ready", deadline_s: float = 40.0) -> None:
-        """Until the gateway answers 200 there."""
+        """Until the gateway answers 200 there and every worker that lives has joined."""
 
         def answers() -> bool:
             try:
@@ -132,6 +133,25 @@ class Stack:
                 return False
 
         self.until(answers, f"{what} answers", deadline_s)
+        workers = {p.name for p in self.processes if p.is_worker and p.process.poll() is None}
+        if workers:  # a test may have stopped the bus that it runs without workers
+            self.until(lambda: workers <= self.joined(), f"{workers} have joined", deadline_s)
+
+    def joined(self) -> set[str]:
+        """The names of the workers that answer on the bus."""
+
+        async def ask() -> set[str]:
+            bus = await Bus.connect(BusOptions(url=self.url))
+            replies = await bus.request_many("$SRV.PING.hedgerow", b"", timeout_s=0.25)
+            await bus.close()
+            return {json.loads(reply.data)["id"] for reply in replies}
+
+        return asyncio.run(ask())
+
+    def all_busy(self, *workers: Process) -> None:
+        """Until each of them holds bulk chunks."""
+        holds = lambda: all(self.stats(w.name)["open_chunks"] > 0 for w in workers)  # noqa: E731
+        self.until(holds, "every worker is in the middle of it")
 
     def until(self, condition: Callable[[], Any], what: str, deadline_s: float = 30.0) -> Any:
         end_s = time.monotonic() + deadline_s

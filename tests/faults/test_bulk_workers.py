@@ -29,11 +29,11 @@ def stack(tmp_path: Path, start_nats: Callable[..., NatsHandle]) -> Iterator[Sta
 def test_f5_a_worker_that_stands_still_comes_back_and_gives_nothing_twice(stack):
     """Its chunks go to the other one; what it answers when it wakes up is not kept again."""
     stack.gateway("g0", "--bulk-ack-wait-s", "1")
-    sleeper, other = (stack.worker(n, "--fake-floor-ms", "25") for n in ("w0", "w1"))
+    sleeper, other = (stack.worker(n, "--fake-floor-ms", "100") for n in ("w0", "w1"))
     stack.ready()
     sent = rows(800, length=100)
     stack.accepted("f5", sent)
-    stack.until(lambda: stack.status("f5")["done"] > 50, "both are in the middle of it")
+    stack.all_busy(sleeper, other)
     sleeper.process.send_signal(signal.SIGSTOP)
     stack.until(lambda: stack.status("f5")["done"] == 800, "the other one does it all")
     assert stack.stats(other.name)["bulk_redelivered"] >= 1
@@ -73,11 +73,11 @@ class Supervisor:
 def test_f4_a_worker_killed_in_a_batch_costs_time_and_nothing_else(stack):
     """Every result right and once; delivered again is exactly what it had not acknowledged."""
     stack.gateway("g0", "--bulk-ack-wait-s", str(ACK_WAIT_S))
-    victim, survivor = (stack.worker(n, "--fake-floor-ms", "25") for n in ("w0", "w1"))
+    victim, survivor = (stack.worker(n, "--fake-floor-ms", "200") for n in ("w0", "w1"))
     stack.ready()
     sent = rows(800, length=40)
     stored = stack.accepted("f4", sent, last=True)
-    stack.until(lambda: stack.status("f4")["done"] > 100, "both workers are in the middle of it")
+    stack.all_busy(victim, survivor)
     victim.kill()
     killed_s = time.monotonic()
 
