@@ -29,7 +29,7 @@ def stack(tmp_path: Path, start_nats: Callable[..., NatsHandle]) -> Iterator[Sta
 def test_f5_a_worker_that_stands_still_comes_back_and_gives_nothing_twice(stack):
     """Its chunks go to the other one; what it answers when it wakes up is not kept again."""
     stack.gateway("g0", "--bulk-ack-wait-s", "1")
-    sleeper, other = (stack.worker(n, "--fake-floor-ms", "100") for n in ("w0", "w1"))
+    sleeper, other = (stack.worker(n, "--fake-floor-ms", "50") for n in ("w0", "w1"))
     stack.ready()
     sent = rows(800, length=100)
     stack.accepted("f5", sent)
@@ -73,7 +73,7 @@ class Supervisor:
 def test_f4_a_worker_killed_in_a_batch_costs_time_and_nothing_else(stack):
     """Every result right and once; delivered again is exactly what it had not acknowledged."""
     stack.gateway("g0", "--bulk-ack-wait-s", str(ACK_WAIT_S))
-    victim, survivor = (stack.worker(n, "--fake-floor-ms", "200") for n in ("w0", "w1"))
+    victim, survivor = (stack.worker(n, "--fake-floor-ms", "50") for n in ("w0", "w1"))
     stack.ready()
     sent = rows(800, length=40)
     stored = stack.accepted("f4", sent, last=True)
@@ -82,9 +82,11 @@ def test_f4_a_worker_killed_in_a_batch_costs_time_and_nothing_else(stack):
     killed_s = time.monotonic()
 
     def only_its_own_are_left() -> int:
-        state = stack.consumer()
-        idle = state["num_pending"] == 0 and stack.stats(survivor.name)["open_chunks"] == 0
-        return state["num_ack_pending"] if idle else 0
+        before, open_chunks = stack.consumer(), stack.stats(survivor.name)["open_chunks"]
+        after = stack.consumer()  # no answer of the survivor's was on its way in between
+        still = before["num_ack_pending"] == after["num_ack_pending"]
+        idle = after["num_pending"] == 0 and open_chunks == 0
+        return after["num_ack_pending"] if still and idle else 0
 
     lost = stack.until(only_its_own_are_left, "the rest is done", ACK_WAIT_S)
     work_s = time.monotonic() - killed_s
