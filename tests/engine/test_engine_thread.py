@@ -185,3 +185,50 @@ def test_a_callback_that_raises_does_not_end_the_engine(minilm_folder: Path) -> 
     executor.gates[1].set()
     assert engine.step(batch_of(2), Lane.QUERY).result().rows[0][0][0] == 2
     thread.close()
+
+
+class BriefExecutor(FakeExecutor):
+    """Batches of up to two tokens may run on the thread that asks for them."""
+
+    brief_tokens = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def launch(self, batch: RaggedBatch, heads: Any) -> Pending:
+        self.threads.append(threading.get_ident())
+        return super().launch(batch, heads)
+
+
+def test_a_brief_query_runs_on_the_thread_that_asks_and_nothing_else_does(
+    minilm_folder: Path,
+) -> None:
+    thread, executor = EngineThread(FakeDevice()), BriefExecutor()
+    engine = engine_on(thread, executor, minilm_folder)
+    query = engine.step(batch_of(1), Lane.QUERY)
+    assert query.done() and query.result().rows[0][0][0] == 1
+    long = RaggedBatch.of([[2, 2, 2]], OutputSpec(normalize=False))
+    assert engine.step(long, Lane.QUERY).result().rows[0][0][0] == 2
+    assert engine.step(batch_of(3), Lane.BULK).result().rows[0][0][0] == 3
+    here = threading.get_ident()
+    assert [t == here for t in executor.threads] == [True, False, False]
+    thread.close()
+    with pytest.raises(HedgerowError, match="closed"):
+        engine.step(batch_of(4), Lane.QUERY)
+
+
+def test_a_brief_query_never_runs_beside_another_pass_nor_before_an_older_one(
+    minilm_folder: Path,
+) -> None:
+    thread, executor = EngineThread(FakeDevice()), BriefExecutor()
+    engine = engine_on(thread, executor, minilm_folder)
+    executor.gates[1] = threading.Event()
+    first = engine.step(batch_of(1), Lane.BULK)
+    assert executor.running.wait(10)
+    second = engine.step(batch_of(2), Lane.QUERY)
+    assert not second.done()
+    executor.gates[1].set()
+    assert first.result().rows[0][0][0] == 1 and second.result().rows[0][0][0] == 2
+    assert executor.log == [1, 2]
+    thread.close()

@@ -76,6 +76,37 @@ def test_batches_that_both_finished_before_the_turn_settle_in_the_order_they_fin
     assert [r.compute_ms for r in rig.replies] == pytest.approx([20.0, 20.0])
 
 
+def test_a_step_that_is_over_when_it_returns_is_settled_in_the_turn_that_started_it(
+    rig: Rig,
+) -> None:
+    rig.engine.at_once = HandLazy.finish
+    rig.offer("a", 12, run=False)
+    assert rig.loop.run() == 1
+    assert rig.answered == ["a"] and rig.worker.is_idle
+
+
+def test_an_answer_leaves_before_the_next_step_that_runs_on_the_loop(rig: Rig) -> None:
+    rig.engine.at_once = HandLazy.finish
+    for name in ("a", "b"):
+        rig.offer(name, 512, run=False)
+    rig.loop.run(1)
+    assert rig.answered == ["a"] and len(rig.engine.steps) == 1
+    rig.loop.run(1)
+    assert rig.answered == ["a", "b"]
+
+
+def test_a_step_that_fails_where_it_was_started_is_halved_like_any_other(rig: Rig) -> None:
+    def poison(lazy: HandLazy) -> None:
+        if 7 in lazy.batch.seqlens:
+            lazy.fail(ValueError("poison"))
+        else:
+            lazy.finish()
+
+    rig.engine.at_once = poison
+    rig.offer("bad", 7, 2, 3)
+    assert rig.lengths(0) == ["row_failed", 2, 3] and rig.worker.is_idle
+
+
 def test_replies_carry_times_backlog_and_fingerprint(rig: Rig) -> None:
     rig.offer("a", 512)
     rig.now += 0.010

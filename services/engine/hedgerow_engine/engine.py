@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hedgerow_engine.executor import Executor, Pass, Pending, Prioritised, Ready, Stepped, Warming
+from hedgerow_engine.executor import (
+    Brief,
+    Executor,
+    Pass,
+    Pending,
+    Prioritised,
+    Ready,
+    Stepped,
+    Warming,
+)
 from hedgerow_engine.lazy import LazyTensor
 from hedgerow_engine.outputs import finish, finite
 from hedgerow_engine.subset import heads_of, with_refused, without
@@ -68,7 +77,8 @@ class Engine:
         return self.card.max_seq_len
 
     def step(self, batch: RaggedBatch, lane: Lane) -> LazyTensor:
-        """Start a batch and return at once.
+        """Start a batch and return at once; or after a few milliseconds with the answer, where
+        the batch is that short and nothing else runs (see `Brief`).
 
         Raises BadChunkError when its arrays contradict each other. A sequence that this model
         cannot run (too long, an id it does not have, a task it does not offer) gets its own
@@ -78,8 +88,17 @@ class Engine:
         lazy = LazyTensor()
         refused = self._refused(batch)
         bulk = lane is Lane.BULK
-        self._thread.submit(lambda: self._launch(batch, refused, lazy, bulk), bulk=bulk)
+
+        def job() -> None:
+            self._launch(batch, refused, lazy, bulk)
+
+        if bulk or not self._is_brief(batch) or not self._thread.run_here(job):
+            self._thread.submit(job, bulk=bulk)
         return lazy
+
+    def _is_brief(self, batch: RaggedBatch) -> bool:
+        executor = self._executor
+        return isinstance(executor, Brief) and batch.num_tokens <= executor.brief_tokens
 
     def prepare_while_idle(self) -> None:
         """Let an executor that wants to prepare shapes do so while nothing is queued."""

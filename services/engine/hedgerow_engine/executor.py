@@ -127,6 +127,21 @@ class Stepped(Protocol):
 
 
 @runtime_checkable
+class Brief(Protocol):
+    """An executor that may be called from any thread, and whose short passes are so short that
+    the thread that asks for one may as well run it."""
+
+    @property
+    def brief_tokens(self) -> int:
+        """A batch of up to so many tokens is over in about `BRIEF_S`; 0 = none is."""
+        ...
+
+
+BRIEF_S = 0.005
+"""What an event loop may spend on one pass. Nothing else is read or answered meanwhile."""
+
+
+@runtime_checkable
 class Prioritised(Protocol):
     """An executor that runs bulk batches beside queries, where queries overtake them."""
 

@@ -1,4 +1,5 @@
-"""What the scheduler asks of an engine: protocols, so that neither imports the other."""
+"""What the scheduler asks of an engine and of an event loop: protocols, so that neither imports
+the other."""
 
 from __future__ import annotations
 
@@ -46,8 +47,9 @@ class Engine(Protocol):
     def max_seq_len(self) -> int: ...
 
     def step(self, batch: RaggedBatch, lane: Lane) -> LazyTensor:
-        """Start a batch and return at once. Batches finish in the order they were started
-        (a query may overtake a bulk batch where the device can do that)."""
+        """Start a batch and return at once, or within a few milliseconds with the answer: an
+        engine may run a short batch in the caller's thread. Batches finish in the order they
+        were started (a query may overtake a bulk batch where the device can do that)."""
         ...
 
     def stats(self) -> Mapping[str, Any]:
@@ -79,3 +81,11 @@ class Host(Protocol):
     def close(self) -> None:
         """Finish what was started and give the device back."""
         ...
+
+
+class Loop(Protocol):
+    """The two calls of an event loop that a worker needs."""
+
+    def call_soon(self, callback: Callable[[], object], /) -> object: ...
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...

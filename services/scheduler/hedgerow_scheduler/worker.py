@@ -7,15 +7,16 @@ finished step comes back from the engine's thread, and both only ask for a turn.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from hedgerow_scheduler.figures import Figures
 from hedgerow_scheduler.flight import Flight, halves, probe
 from hedgerow_scheduler.packer import LANES, Packed, Packer, Piece
-from hedgerow_scheduler.ports import Engine
+from hedgerow_scheduler.ports import Engine, Loop
 from hedgerow_scheduler.replies import Held
 from hedgerow_shared.errors import CancelledError, DeadlineError, HedgerowError, RowError
 from hedgerow_shared.ragged import Lane, Row
@@ -24,14 +25,6 @@ from hedgerow_shared.wire import ChunkReply
 _log = logging.getLogger("hedgerow.worker")
 
 FAILURES_BEFORE_PROBE = 8
-
-
-class Loop(Protocol):
-    """The two calls of an event loop that a worker needs."""
-
-    def call_soon(self, callback: Callable[[], object], /) -> object: ...
-
-    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
 
 
 class Worker:
@@ -71,7 +64,8 @@ class Worker:
         self._open: dict[str, list[Held]] = {}
         self._flights: list[Flight] = []
         self._again: deque[Packed[Held]] = deque()
-        self._turn_due = False
+        self._turn_due = self._in_turn = self._ran_here = False
+        self._home = threading.get_ident()
         self._free_s = 0.0
         self._failures = 0
 
@@ -118,12 +112,15 @@ class Worker:
 
     def turn(self) -> None:
         """Start what there is room for, then settle what is done."""
-        self._turn_due = False
+        self._turn_due, self._in_turn, self._ran_here = False, True, False
         self._start_batches()
         while finished := [f for f in self._flights if f.done_s is not None]:
             # In the order they ended: a query that passed bulk on the device ended before it.
             self._settle(min(finished, key=lambda f: f.done_s or 0.0))
             self._start_batches()
+        self._in_turn = False
+        if self._ran_here and (self._again or not self._packer.is_empty):
+            self._ask_for_turn()  # the bus writes the answers of this turn first
         for told in self.after_turn:
             told()
 
@@ -148,6 +145,8 @@ class Worker:
 
     def _start_batches(self) -> None:
         while (self._again or not self._packer.is_empty) and (lanes := self._room()):
+            if self._ran_here:
+                return
             packed = self._next(lanes)
             if packed is None:
                 return
@@ -195,9 +194,13 @@ class Worker:
             flight.lazy.add_done_callback(partial(self._done, flight))
 
     def _done(self, flight: Flight) -> None:
-        # Runs on the engine's thread: two assignments and a wake-up, nothing else.
+        # Runs on the engine's thread: two assignments and a wake-up, nothing else. Or in the turn
+        # that started the batch, if the engine ran it there: that turn settles it, too.
         flight.done_s = self._clock()
-        self._loop.call_soon_threadsafe(self.turn)
+        if self._in_turn and threading.get_ident() == self._home:
+            self._ran_here = True
+        else:
+            self._loop.call_soon_threadsafe(self.turn)
 
     def _settle(self, flight: Flight) -> None:
         self._flights.remove(flight)

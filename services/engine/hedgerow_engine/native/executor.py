@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 import numpy as np
 
-from hedgerow_engine.executor import Floats, Pass, Pending, Ready
+from hedgerow_engine.executor import BRIEF_S, Floats, Pass, Pending, Ready
 from hedgerow_engine.native.arena import Arena, ArenaPool
 from hedgerow_engine.native.build import Built, build, supported
 from hedgerow_engine.native.memory import address
@@ -33,6 +34,7 @@ __all__ = ["NativeExecutor", "NativePass", "supported"]
 PASS_TOKENS = 128
 _NUMERICS = 1
 _WARM_LENGTHS = (8, 16, 32, 128)
+_BRIEF_LENGTH = 32
 
 
 @dataclass(slots=True)
@@ -44,12 +46,16 @@ class NativeCounters:
 
 
 class NativeExecutor:
-    """Satisfies the engine's `Executor`. One thread at a time calls it."""
+    """Satisfies the engine's `Executor`. One thread at a time calls it.
+
+    brief_tokens: see `hedgerow_engine.executor.Brief`; known after `warm`
+    """
 
     def __init__(self, built: Built) -> None:
         self.card, self.geometry, self.rung = built.card, built.geometry, built.rung
         self.threads, self.pass_tokens = built.threads, PASS_TOKENS * built.threads
         self.counters = NativeCounters()
+        self.brief_tokens = 0
         self._built = built
         self._model = address(built.model.words)
         self._num_stages = built.model.num_layers + 2
@@ -121,11 +127,23 @@ class NativeExecutor:
         return NativePass(self, batch)
 
     def warm(self, seconds: float) -> None:
-        """Touch weights and arenas; there are no shapes to prepare."""
-        if seconds > 0:
-            for length in _WARM_LENGTHS:
-                length = min(length, self.card.max_seq_len)
-                self.launch(RaggedBatch.of([np.zeros(length, np.int32)]), ())
+        """Touch weights and arenas; there are no shapes to prepare. And see how long a short
+        query takes here: see `Brief`. Helper threads want one caller, pinned: none is brief."""
+        if seconds <= 0:
+            return
+        for length in _WARM_LENGTHS:
+            self._time(length)
+        if self._crew is None:
+            length = min(_BRIEF_LENGTH, self.card.max_seq_len)
+            took_s = min(self._time(length) for _ in range(3))
+            self.brief_tokens = min(int(length * BRIEF_S / took_s), self.pass_tokens)
+
+    def _time(self, length: int) -> float:
+        """Seconds of a pass of one sequence."""
+        length = min(length, self.card.max_seq_len)
+        began_s = perf_counter()
+        self.launch(RaggedBatch.of([np.zeros(length, np.int32)]), ())
+        return perf_counter() - began_s
 
     def stats(self) -> Mapping[str, float]:
         return {
