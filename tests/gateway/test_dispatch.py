@@ -55,6 +55,23 @@ Behaviour = Callable[[Chunk], ChunkReply | HedgerowError | None]
 
 
 @dataclass
+class FakeCall:
+    """A request on its way, as a task."""
+
+    task: asyncio.Task[Message]
+
+    async def wait(self, timeout_s: float) -> bool:
+        await asyncio.wait({self.task}, timeout=timeout_s)
+        return self.task.done()
+
+    def result(self) -> Message:
+        return self.task.result()
+
+    def close(self) -> None:
+        self.task.cancel()
+
+
+@dataclass
 class FakeBus:
     """subject -> what the listener does; None = silence."""
 
@@ -69,8 +86,12 @@ class FakeBus:
     gone: set[str] = field(default_factory=set)
 
     async def request(self, subject: str, data: bytes, *, timeout_s: float) -> Message:
-        if subject.startswith("$SRV.PING"):
-            return await self.ping(subject.rpartition(".")[2])
+        return await self.ping(subject.rpartition(".")[2])
+
+    async def ask(self, subject: str, data: bytes) -> FakeCall:
+        return FakeCall(asyncio.create_task(self.reply(subject, data)))
+
+    async def reply(self, subject: str, data: bytes) -> Message:
         self.asked.append(subject)
         chunk = decode_chunk(data)
         listener = self.listeners.get(subject)
@@ -80,8 +101,7 @@ class FakeBus:
             await asyncio.sleep(0.001)
             found = NoWorkerError("nobody") if listener is None else listener(chunk)
             if found is None:
-                await asyncio.sleep(timeout_s)
-                raise DeadlineError("silence")
+                await asyncio.Event().wait()
         finally:
             self.tokens -= chunk.batch.num_tokens
         if isinstance(found, HedgerowError):
@@ -242,13 +262,13 @@ async def test_a_late_first_answer_still_wins():
 
     s = setup({direct("w2"): lambda c: None})
 
-    async def request(subject: str, data: bytes, *, timeout_s: float) -> Message:
+    async def reply(subject: str, data: bytes) -> Message:
         if subject == GROUP:
             await slow.wait()
             return Message(subject, encode_reply(first(decode_chunk(data))))
-        return await FakeBus.request(s.bus, subject, data, timeout_s=timeout_s)
+        return await FakeBus.reply(s.bus, subject, data)
 
-    s.bus.request = request
+    s.bus.reply = reply
     task = asyncio.create_task(s.dispatcher.run(s.work()))
     await asyncio.sleep(0.02)
     s.fleet.heard("w2", 0)
@@ -279,6 +299,38 @@ async def test_a_full_fleet_passes_the_refusal_on_with_its_hint():
         await s.dispatcher.run(s.work())
     assert raised.value.retry_after_s == 0.7
     assert len(s.bus.asked) == 2
+
+
+async def test_what_a_full_fleet_refused_is_refused_at_once_until_there_may_be_room():
+    full = OverloadedError("full", retry_after_s=0.4)
+    s = setup(
+        {GROUP: lambda c: refusal("w1", c, full), direct("w2"): lambda c: refusal("w2", c, full)}
+    )
+    s.fleet.check_room("m", Lane.QUERY)
+    with pytest.raises(OverloadedError):
+        await s.dispatcher.run(s.work())
+    with pytest.raises(OverloadedError) as raised:
+        s.fleet.check_room("m", Lane.QUERY)
+    assert 0 < raised.value.retry_after_s <= 0.2
+    with pytest.raises(OverloadedError):
+        s.fleet.check_room("m", Lane.BULK)  # what is full for queries is so for what waits behind
+    await asyncio.sleep(0.25)
+    s.fleet.check_room("m", Lane.QUERY)
+
+
+async def test_one_worker_with_room_is_enough_and_bulk_that_waits_shuts_no_query_out():
+    full = OverloadedError("full", retry_after_s=60.0)
+    s = setup({GROUP: lambda c: refusal("w1", c, full), direct("w2"): lambda c: answer("w2", c)})
+    assert (await s.dispatcher.run(s.work())).rows
+    s.fleet.check_room("m", Lane.QUERY)
+    for worker in ("w1", "w2"):
+        s.fleet.refused(worker, Lane.BULK, 60.0)
+    s.fleet.took("w1", Lane.QUERY)
+    s.fleet.check_room("m", Lane.QUERY)
+    with pytest.raises(OverloadedError):
+        s.fleet.check_room("m", Lane.BULK)
+    s.fleet.took("w2", Lane.BULK)
+    s.fleet.check_room("m", Lane.BULK)
 
 
 async def test_a_lost_bus_is_waited_for_and_the_chunk_sent_again():

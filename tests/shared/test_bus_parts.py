@@ -99,18 +99,47 @@ async def test_unsubscribe_throws_away_what_waits_and_drain_does_not():
 async def test_each_failed_call_gets_an_error_of_its_own():
     inbox = Inbox("_INBOX")
     loop = asyncio.get_running_loop()
-    calls = [Call("s", loop.create_future()) for _ in range(2)]
-    replies = [inbox.open(call) for call in calls]
+    calls = [Call("s", inbox, loop) for _ in range(2)]
+    replies = [call.reply for call in calls]
     assert len(set(replies)) == 2
     assert all(r.startswith(inbox.wildcard[:-1]) for r in replies)
     inbox.fail_all(lambda: WorkerLostError("down"))
-    errors = [call.future.exception() for call in calls]
+    errors = [_raised(call) for call in calls]
     assert errors[0] is not errors[1]
     inbox.deliver(Message(replies[0], b"late"))
-    for reply in replies:
-        inbox.close(reply)
+    assert _raised(calls[0]) is errors[0]
+    for call in calls:
+        call.close()
     inbox.deliver(Message(replies[0], b"later"))
     assert inbox.in_flight == 0
+
+
+def _raised(call: Call) -> Exception:
+    with pytest.raises(WorkerLostError) as raised:
+        call.result()
+    return raised.value
+
+
+async def test_a_call_may_be_looked_at_twice_and_loses_no_reply():
+    inbox = Inbox("_INBOX")
+    call = Call("s", inbox, asyncio.get_running_loop())
+    assert not await call.wait(0.01)
+    asyncio.get_running_loop().call_later(0.01, inbox.deliver, Message(call.reply, b"here"))
+    assert await call.wait(5.0)
+    assert await call.wait(0.0)
+    assert call.result().data == b"here"
+
+
+async def test_whoever_stops_waiting_for_a_call_leaves_it_to_others():
+    inbox = Inbox("_INBOX")
+    call = Call("s", inbox, asyncio.get_running_loop())
+    waiting = asyncio.create_task(call.wait(60.0))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    inbox.deliver(Message(call.reply, b"here"))
+    assert await call.wait(0.0)
 
 
 def server(name: str, reconnects: int) -> SimpleNamespace:

@@ -77,7 +77,11 @@ class Gateway:
             cache_bytes=settings.cache_mb << 20,
             enabled=settings.coalesce == "on",
         )
-        self._core = Core(models, self._coalescer, self._pool, self._metrics, settings.rules())
+        # What is kept may answer even while every worker is full.
+        check_room = None if settings.cache_mb else self.fleet.check_room
+        self._core = Core(
+            models, self._coalescer, self._pool, self._metrics, settings.rules(), check_room
+        )
         self._rerank = Rerank(self._core, gateway_id)
         self._bulk = None if bulk_bus is None else self._make_bulk(bulk_bus)
         self._front = HttpFront(self._gate, self._metrics, gateway_id, **times)
@@ -261,6 +265,7 @@ class Gateway:
             "chunks": counts["chunks"],
             "chunk_retries": counts["retries"],
             "chunks_cancelled": counts["cancelled"],
+            "requests_shed": self.fleet.counts["shed"],
             **self._coalescer.figures(),
             **selfcheck.FIGURES,
         }

@@ -30,7 +30,11 @@ _TURN_S = 0.001
 
 
 class Core:
-    """The use cases. Each takes a decoded body and returns (model alias, pieces of the answer)."""
+    """The use cases. Each takes a decoded body and returns (model alias, pieces of the answer).
+
+    check_room: raises OverloadedError for a model and lane that no worker has room for; None:
+        that is only known afterwards
+    """
 
     def __init__(
         self,
@@ -39,15 +43,17 @@ class Core:
         pool: SlicePool,
         metrics: Metrics,
         rules: Rules,
+        check_room: Callable[[str, Lane], None] | None = None,
     ) -> None:
         self.models, self.metrics, self.rules = models, metrics, rules
-        self._coalescer, self._pool = coalescer, pool
+        self._coalescer, self._pool, self._check_room = coalescer, pool, check_room
 
     async def embed(self, body: Mapping[str, Any], call: Call) -> tuple[str, list[bytes]]:
         """Raises HedgerowError of every kind; see docs/protocol.md."""
         request = read_embed(body, self.models, self.rules, call.alias)
         model = request.model
         _check_size(request, call)
+        self.check_room(model, Lane.BULK if call.bulk else Lane.QUERY)
         if request.ids:
             encoded = from_ids(request.ids, model.limit)
             check_fit(encoded, model.limit, request.truncate, input_path(body))
@@ -89,6 +95,11 @@ class Core:
         )
         reply = answers.tokenize_body(request.model, encoded, request.prompt.name)
         return request.model.alias, [encode(reply, call.form)]
+
+    def check_room(self, model: ServedModel, lane: Lane) -> None:
+        """Raise OverloadedError now for what the workers would refuse after it was tokenized."""
+        if self._check_room is not None:
+            self._check_room(model.alias, lane)
 
     async def encode_texts(
         self,

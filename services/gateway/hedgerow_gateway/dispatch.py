@@ -106,7 +106,7 @@ class Dispatcher:
                 Chunk(chunk_id, work.model, work.lane, ttl_ms, batch, work.fingerprint, work.trace)
             )
 
-        flight = Flight(self._bus, self._fleet, work.model, encode, work.deadline_s)
+        flight = Flight(self._bus, self._fleet, work.model, work.lane, encode, work.deadline_s)
         latencies = self._latencies.setdefault((work.model, work.lane), Latencies())
         options, began_s = self._options, self._loop.time()
         attempt_s = latencies.attempt_s(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,9 @@ import msgspec
 
 from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus, Message, Subscription
-from hedgerow_shared.errors import BadChunkError, HedgerowError, NoWorkerError
+from hedgerow_shared.errors import BadChunkError, HedgerowError, NoWorkerError, OverloadedError
 from hedgerow_shared.fleet import FleetModel, decode_event, parse_metadata
+from hedgerow_shared.ragged import Lane
 
 _log = logging.getLogger("hedgerow.fleet")
 
@@ -21,6 +23,10 @@ _PING = f"$SRV.PING.{subjects.SERVICE_NAME}"
 _INFO = f"$SRV.INFO.{subjects.SERVICE_NAME}"
 _STATS = f"$SRV.STATS.{subjects.SERVICE_NAME}"
 _REPLIES_S = 0.5
+_FULL_S, _FULL_SHARE = 1.0, 0.5
+"""A refusal is believed for half of what the worker asks us to wait, and never longer than half a
+second: it is an estimate, and somebody must try again to learn of room."""
+_LEAST_RETRY_S = 0.05
 _MISSED_POLLS = 3
 
 
@@ -31,6 +37,7 @@ class Worker:
     models: those of its models that this gateway serves too, by alias
     heard_s: when it last said anything, by the fleet's clock
     stats: its last answer to $SRV.STATS
+    full_s: lane -> until when it counts as full there, because it refused a chunk
     """
 
     id: str
@@ -39,6 +46,11 @@ class Worker:
     backlog_tokens: int = 0
     missed: int = 0
     stats: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    full_s: dict[Lane, float] = field(default_factory=dict[Lane, float])
+
+    def room_s(self, lane: Lane) -> float:
+        """When there may be room in a lane: one that is full for a lane is so for those below."""
+        return max((until_s for full, until_s in self.full_s.items() if full <= lane), default=0.0)
 
 
 class Fleet:
@@ -62,6 +74,7 @@ class Fleet:
         self._refused: set[tuple[str, str]] = set()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self.workers: dict[str, Worker] = {}
+        self.counts: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Listen to announcements and begin to poll; returns once the server knows."""
@@ -92,6 +105,29 @@ class Fleet:
         known = self.workers.get(worker)
         if known is not None:
             known.heard_s, known.backlog_tokens, known.missed = self._clock(), backlog_tokens, 0
+
+    def refused(self, worker: str, lane: Lane, retry_after_s: float) -> None:
+        """A worker was full when a chunk of this lane came."""
+        known = self.workers.get(worker)
+        if known is not None:
+            known.full_s[lane] = self._clock() + min(retry_after_s, _FULL_S) * _FULL_SHARE
+
+    def took(self, worker: str, lane: Lane) -> None:
+        """A worker answered a chunk of this lane with rows: it has room there."""
+        known = self.workers.get(worker)
+        if known is not None and known.full_s:
+            known.full_s = {full: at_s for full, at_s in known.full_s.items() if full > lane}
+
+    def check_room(self, alias: str, lane: Lane) -> None:
+        """Raise OverloadedError while every worker of a model has just said that it is full: a
+        request that will be refused need not be tokenized first."""
+        workers = self.serving(alias)
+        wait_s = min((w.room_s(lane) for w in workers), default=0.0) - self._clock()
+        if wait_s > 0:
+            self.counts["shed"] += 1
+            raise OverloadedError(
+                f"every worker of {alias!r} is full", retry_after_s=max(wait_s, _LEAST_RETRY_S)
+            )
 
     def other(self, alias: str, avoid: Collection[str], since_s: float = 0.0) -> str | None:
         """The least loaded worker of a model that is not in `avoid` and was heard since."""

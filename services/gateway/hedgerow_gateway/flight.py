@@ -17,6 +17,7 @@ from hedgerow_shared.errors import (
     OverloadedError,
     WorkerLostError,
 )
+from hedgerow_shared.ragged import Lane
 from hedgerow_shared.wire import ChunkReply, decode_reply
 
 RECONNECT_S = 5.0
@@ -26,13 +27,23 @@ _SEEK_S = 0.1
 _ELSEWHERE = (OverloadedError, NoWorkerError, WorkerLostError)
 
 
+class Asked(Protocol):
+    """A request on its way; see hedgerow_shared.bus.inbox.Call."""
+
+    async def wait(self, timeout_s: float) -> bool: ...
+
+    def result(self) -> Message: ...
+
+    def close(self) -> None: ...
+
+
 class Requests(Protocol):
     """What a flight needs of the bus."""
 
     @property
     def is_connected(self) -> bool: ...
 
-    async def request(self, subject: str, data: bytes, *, timeout_s: float) -> Message: ...
+    async def ask(self, subject: str, data: bytes) -> Asked: ...
 
 
 class Flight:
@@ -50,19 +61,22 @@ class Flight:
         bus: Requests,
         fleet: Fleet,
         model: str,
+        lane: Lane,
         encode: Callable[[float], bytes],
         end_s: float,
     ) -> None:
-        self._bus, self._fleet, self._model = bus, fleet, model
+        self._bus, self._fleet, self._model, self._lane = bus, fleet, model, lane
         self._encode, self._end_s = encode, end_s
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[ChunkReply], str] = {}
+        self._calls: list[Asked] = []
+        self._waiting = False
         self._gone_s = math.inf
         self.retried = False
 
     @property
     def outstanding(self) -> bool:
-        return bool(self._tasks)
+        return self._waiting or bool(self._tasks)
 
     async def run(self, attempt_s: float) -> ChunkReply:
         """Try the queue group; after `attempt_s` of silence, or a refusal, one other worker.
@@ -71,30 +85,59 @@ class Flight:
         something since: that one is not it. Meanwhile the first may still answer.
         """
         sent_s = self._loop.time()
-        silent_s, last = sent_s + attempt_s, _LATE
-        self._start(self._ask(subjects.chunk(self._model)))
         try:
-            while self._tasks and (now_s := self._loop.time()) < self._end_s:
-                if not self.retried and now_s >= silent_s and not self._other((), sent_s):
-                    self._fleet.look_again(self._model)
-                    if self._orphaned(now_s):
-                        return _failed(WorkerLostError("the worker that had this is gone"))
-                until_s = self._end_s if self.retried else max(silent_s, now_s + _SEEK_S)
-                task = await self._next(min(until_s, self._end_s))
-                if task is None:
-                    continue
-                target, reply = self._tasks.pop(task), task.result()
-                if reply.error is None:
-                    return reply
-                if target and not reply.worker and isinstance(reply.error, NoWorkerError):
-                    self._missed(target, last)
-                else:
-                    last = reply
-                    self._again(reply)
-            return _LATE if self._tasks else last
+            reply = await self._first(attempt_s)
+            if reply is not None and reply.error is None:
+                return reply
+            return await self._seek(sent_s, sent_s + attempt_s, reply)
         finally:
             for task in self._tasks:
                 task.cancel()
+            for call in self._calls:
+                call.close()
+
+    async def _first(self, attempt_s: float) -> ChunkReply | None:
+        """Ask the queue group in this task: one of its own would cost every query two turns of
+        the loop. None after `attempt_s` of silence; a task then goes on waiting."""
+        subject = subjects.chunk(self._model)
+        left_s = self._end_s - self._loop.time()
+        if left_s <= 0:
+            return _LATE
+        try:
+            call = await self._send(subject, left_s)
+        except HedgerowError as error:
+            return self._befallen(error, subject)
+        self._waiting = True
+        answered = await call.wait(min(attempt_s, left_s))
+        self._waiting = False
+        if answered:
+            return self._read(call, subject)
+        self._start(self._answer(call, subject))
+        return None
+
+    async def _seek(self, sent_s: float, silent_s: float, refused: ChunkReply | None) -> ChunkReply:
+        """The second attempt. refused: what the first one came back with; None = nothing yet."""
+        last = refused or _LATE
+        if refused is not None:
+            self._again(refused)
+        while self._tasks and (now_s := self._loop.time()) < self._end_s:
+            if not self.retried and now_s >= silent_s and not self._other((), sent_s):
+                self._fleet.look_again(self._model)
+                if self._orphaned(now_s):
+                    return _failed(WorkerLostError("the worker that had this is gone"))
+            until_s = self._end_s if self.retried else max(silent_s, now_s + _SEEK_S)
+            task = await self._next(min(until_s, self._end_s))
+            if task is None:
+                continue
+            target, reply = self._tasks.pop(task), task.result()
+            if reply.error is None:
+                return reply
+            if target and not reply.worker and isinstance(reply.error, NoWorkerError):
+                self._missed(target, last)
+            else:
+                last = reply
+                self._again(reply)
+        return _LATE if self._tasks else last
 
     def _other(self, avoid: Collection[str], since_s: float = 0.0) -> bool:
         """Start the second attempt at another worker; False when there is none."""
@@ -149,20 +192,42 @@ class Flight:
         if left_s <= 0:
             return _LATE
         try:
-            message = await self._bus.request(subject, self._encode(left_s), timeout_s=left_s)
-            reply = decode_reply(message.data)
-        except NoWorkerError:
+            call = await self._send(subject, left_s)
+        except HedgerowError as error:
+            return self._befallen(error, subject)
+        return await self._answer(call, subject)
+
+    async def _send(self, subject: str, left_s: float) -> Asked:
+        call = await self._bus.ask(subject, self._encode(left_s))
+        self._calls.append(call)
+        return call
+
+    async def _answer(self, call: Asked, subject: str) -> ChunkReply:
+        """Wait for a call to the very end."""
+        answered = await call.wait(max(self._end_s - self._loop.time(), 0.0))
+        return self._read(call, subject) if answered else _LATE
+
+    def _read(self, call: Asked, subject: str) -> ChunkReply:
+        try:
+            reply = decode_reply(call.result().data)
+        except HedgerowError as error:
+            return self._befallen(error, subject)
+        self._fleet.heard(reply.worker, reply.backlog_tokens)
+        if reply.error is None:
+            self._fleet.took(reply.worker, self._lane)
+        elif isinstance(reply.error, OverloadedError):
+            self._fleet.refused(reply.worker, self._lane, reply.error.retry_after_s or 0.0)
+        return reply
+
+    def _befallen(self, error: HedgerowError, subject: str) -> ChunkReply:
+        """What the bus says of an attempt, in the words of whoever asks us."""
+        if isinstance(error, NoWorkerError):
             if subject == subjects.chunk(self._model):
                 self._fleet.unserved(self._model)
             return _failed(NoWorkerError(f"no worker serves model {self._model!r} at the moment"))
-        except DeadlineError:
-            return _LATE
-        except HedgerowError as error:
-            # What the bus says may name a subject, which is no caller's business.
-            error.message = error.message.replace(subject, f"the workers of {self._model!r}")
-            return _failed(error)
-        self._fleet.heard(reply.worker, reply.backlog_tokens)
-        return reply
+        # What the bus says may name a subject, which is no caller's business.
+        error.message = error.message.replace(subject, f"the workers of {self._model!r}")
+        return _failed(error)
 
     async def _next(self, until_s: float) -> asyncio.Task[ChunkReply] | None:
         """An attempt that ended; None when none has by `until_s`."""

@@ -34,6 +34,7 @@ class Rerank:
     async def serve(self, body: Mapping[str, Any], call: Call) -> tuple[str, list[bytes]]:
         """Raises HedgerowError of every kind; see docs/protocol.md."""
         request = read_rerank(body, self._core.models, self._core.rules, call.alias)
+        self._core.check_room(request.model, Lane.BULK if call.bulk else Lane.RERANK)
         score = self._pairs if request.model.card.is_scorer else self._cosines
         encoded, scores, failed, fingerprint = await score(request, call)
         reply = answers.rerank_body(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from nats import errors as nats_errors
 
-from hedgerow_shared.bus.inbox import Call, Gather, Inbox, is_no_responders
+from hedgerow_shared.bus.inbox import Call, Gather, Inbox
 from hedgerow_shared.bus.link import Link
-from hedgerow_shared.bus.message import NO_HEADERS, Message, encode_headers, is_subject
+from hedgerow_shared.bus.message import Message, encode_headers, is_subject
 from hedgerow_shared.bus.nats_client import NatsClient
 from hedgerow_shared.bus.options import BusOptions
 from hedgerow_shared.bus.subscription import Pending, Subscription
@@ -18,7 +18,6 @@ from hedgerow_shared.errors import (
     ClientError,
     DeadlineError,
     ForbiddenError,
-    NoWorkerError,
     RetryableError,
     StartupError,
     TooLargeError,
@@ -161,20 +160,27 @@ class Bus:
         connection is or goes down, DeadlineError after `timeout_s`, ForbiddenError when this
         user may not publish there, and what `publish` raises.
         """
-        self._link.check_up()
-        future: asyncio.Future[Message] = self._loop.create_future()
-        call = Call(subject, future)
-        reply = self._inbox.open(call)
-        timer = self._loop.call_later(timeout_s, _expire, call, timeout_s)
+        call = await self.ask(subject, data, headers=headers)
         try:
-            await self.publish(subject, data, reply=reply, headers=headers)
-            message = await future
+            if not await call.wait(timeout_s):
+                raise DeadlineError(f"no reply from {subject} within {timeout_s:g} s")
+            return call.result()
         finally:
-            timer.cancel()
-            self._inbox.close(reply)
-        if message.headers is not NO_HEADERS and is_no_responders(message):
-            raise NoWorkerError(f"nobody listens on {subject}")
-        return message
+            call.close()
+
+    async def ask(
+        self, subject: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Call:
+        """Send one message; its reply is waited for with the call that comes back, which must be
+        closed. Raises like `request`, but for the deadline."""
+        self._link.check_up()
+        call = Call(subject, self._inbox, self._loop)
+        try:
+            await self.publish(subject, data, reply=call.reply, headers=headers)
+        except BaseException:
+            call.close()
+            raise
+        return call
 
     async def request_many(
         self,
@@ -269,7 +275,3 @@ class Bus:
     def _on_refused(self, subject: str) -> None:
         text = f"this user may not publish to {subject}"
         self._inbox.fail_subject(subject, lambda: ForbiddenError(text))
-
-
-def _expire(call: Call, timeout_s: float) -> None:
-    call.fail(DeadlineError(f"no reply from {call.subject} within {timeout_s:g} s"))
