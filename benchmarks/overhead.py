@@ -1,7 +1,8 @@
 """What the system adds to the engine: a short query over HTTP, over NATS, and the bare step.
 
-Three medians of one run on the same token ids, taken in turns: while one is timed, the others
-are idle. The engine runs in a process of its own with the settings of a worker.
+Medians of one run on the same token ids, taken in turns: while one is timed, the others are
+idle. The engine runs in a process of its own with the settings of a worker. Beside them the bare
+chain (`benchmarks.bare`): the least that such a path costs on this machine.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.bare import EMBED, bare_chain
 from benchmarks.clients import aio
 from benchmarks.clients.bus import RawNats
 from benchmarks.engine.contender import Contender, ContenderError
@@ -26,7 +28,7 @@ from benchmarks.harness import say
 from benchmarks.reference import save_ragged
 from benchmarks.rows import Row, percentiles
 from benchmarks.suites.context import LENGTHS, MINILM, Bench
-from benchmarks.target import good
+from benchmarks.target import Target, good
 
 SUITE = "overhead"
 TOKENS = 16
@@ -42,11 +44,11 @@ def run(bench: Bench, folder: Path) -> list[Row]:
     ids = bench.pool.ids(TOKENS, 64, seed=77)
     engine = Contender("engine", _engine_ask(folder), Path(sys.executable))
     times: Timed = {}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, bare_chain(folder, LENGTHS[MINILM]) as bare:
         try:
             engine.open()
             say(f"overhead: engine {engine.facts.get('executor')} {engine.facts.get('dtype')}")
-            ways = _ways(bench, ids, engine, Path(scratch))
+            ways = _ways(bench, bare, ids, engine, Path(scratch))
             for number in range(rounds + 1):
                 for name, way in ways.items():
                     found = way(count)
@@ -62,40 +64,59 @@ def _engine_ask(folder: Path) -> dict[str, Any]:
 
 
 def _ways(
-    bench: Bench, ids: Sequence[npt.NDArray[np.int32]], engine: Contender, scratch: Path
+    bench: Bench,
+    bare: Target,
+    ids: Sequence[npt.NDArray[np.int32]],
+    engine: Contender,
+    scratch: Path,
 ) -> dict[str, Callable[[int], list[float]]]:
     """name -> a function that takes so many samples. The engine is called with the same gap a
     sequential client leaves it: it is idle while answer and next request travel."""
     target = bench.target
-    requests = [target.request(MINILM, [one]) for one in ids]
-    bodies = [target.body(MINILM, [one]) for one in ids]
     subject = f"hedgerow.v1.embed.{target.called(MINILM)}"
     file = scratch / "ids.npz"
     save_ragged(file, ids[:1])
 
-    def over_http(count: int) -> list[float]:
+    def step(gap_ms: float) -> Callable[[int], list[float]]:
+        ask = {"do": "time", "case": str(file), "seconds": 30, "at_least": 3, "warm_up": 3}
+        return lambda count: engine.call(samples=count, gap_ms=gap_ms, **ask)["times_ms"]
+
+    bodies = [target.body(MINILM, [one]) for one in ids]
+    try:
+        return {
+            "engine step": step(0),
+            "engine step, every 1 ms": step(1.0),
+            "HTTP": _over_http(target, ids),
+            "HTTP, bare chain": _over_http(bare, ids),
+            "NATS": _over_nats(target, subject, ids),
+            "NATS, bare chain": _over_nats(bare, EMBED, ids),
+            "NATS by nats-py": lambda n: aio.run(_nats_py(target.nats_url, subject, bodies, n)),
+        }
+    except ContenderError as error:
+        raise RuntimeError(str(error)) from error
+
+
+def _over_http(target: Target, ids: Sequence[Any]) -> Callable[[int], list[float]]:
+    requests = [target.request(MINILM, [one]) for one in ids]
+
+    def take(count: int) -> list[float]:
         with target.client() as client:
             return _times(lambda i: good(client.exchange(requests[i % len(ids)])), count)
 
-    def over_nats(count: int) -> list[float]:
+    return take
+
+
+def _over_nats(target: Target, subject: str, ids: Sequence[Any]) -> Callable[[int], list[float]]:
+    bodies = [target.body(MINILM, [one]) for one in ids]
+
+    def take(count: int) -> list[float]:
         client = RawNats(target.nats_url)
         try:
             return _times(lambda i: _answered(client.request(subject, bodies[i % len(ids)])), count)
         finally:
             client.close()
 
-    def over_nats_py(count: int) -> list[float]:
-        return aio.run(_nats_py(target.nats_url, subject, bodies, count))
-
-    def step(gap_ms: float) -> Callable[[int], list[float]]:
-        ask = {"do": "time", "case": str(file), "seconds": 30, "at_least": 3, "warm_up": 3}
-        return lambda count: engine.call(samples=count, gap_ms=gap_ms, **ask)["times_ms"]
-
-    try:
-        ways = {"HTTP": over_http, "NATS": over_nats, "NATS by nats-py": over_nats_py}
-        return {"engine step": step(0), "engine step, every 1 ms": step(1.0), **ways}
-    except ContenderError as error:
-        raise RuntimeError(str(error)) from error
+    return take
 
 
 def _times(call: Callable[[int], object], count: int) -> list[float]:
@@ -129,13 +150,17 @@ async def _nats_py(url: str, subject: str, bodies: Sequence[bytes], count: int) 
 
 
 def _rows(bench: Bench, times: Timed, facts: Any) -> list[Row]:
-    """One line per way; `over the engine` is the difference of medians to the bare step."""
+    """One line per way; `over the engine` is the difference of medians to the bare step, `of the
+    bare chain` the ratio of two such differences."""
     step = statistics.median(times["engine step"])
     rows: list[Row] = []
     for name, found in times.items():
         extra: dict[str, float | str] = {}
         if not name.startswith("engine"):
-            extra["over the engine ms"] = statistics.median(found) - step
+            over = extra["over the engine ms"] = statistics.median(found) - step
+            floor = times.get(f"{name}, bare chain")
+            if floor is not None:
+                extra["of the bare chain"] = over / (statistics.median(floor) - step)
         extra["executor"] = facts.get("executor", "")
         row = bench.row(
             SUITE,

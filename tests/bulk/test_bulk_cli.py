@@ -38,7 +38,7 @@ def read(file: Path) -> list[dict]:
 def test_a_file_becomes_vectors_and_a_stopped_command_goes_on(make_stack, tmp_path):
     stack = make_stack()
     stack.gateway("g0")
-    stack.worker("w0", "--fake-floor-ms", "5")
+    stack.worker("w0", "--fake-floor-ms", "40")
     stack.ready()
     sent = rows(3000)
     file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"
