@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.jsonfile import JsonObject, read_list
+from hedgerow_shared.original import yes_no_tokens
 
 ModuleKind = Literal[
     "transformer",
@@ -139,7 +140,7 @@ def read_card(folder: Path, *, max_seq_len: int | None = None) -> ModelCard:
     st = JsonObject.read(folder / "config_sentence_transformers.json", optional=True)
     sbert_file = next((f for f in _SBERT_FILES if (folder / f).is_file()), _SBERT_FILES[0])
     sbert = JsonObject.read(folder / sbert_file, optional=True)
-    modules = _modules(folder)
+    modules = _modules(folder) or _original_modules(folder, config)
     text_config = config.section("text_config")
     hidden = text_config.whole("hidden_size", "n_embd", "d_model", "dim")
     architecture = (*config.texts("architectures"), "")[0]
@@ -197,6 +198,14 @@ def _modules(folder: Path) -> tuple[Module, ...]:
             config = JsonObject.read(where / "config.json", optional=optional).values
         modules.append(Module(kind, where, config))
     return tuple(modules)
+
+
+def _original_modules(folder: Path, config: JsonObject) -> tuple[Module, ...]:
+    """What a folder without modules.json says elsewhere; see hedgerow_shared.original."""
+    tokens = yes_no_tokens(folder, config)
+    if tokens is None:
+        return ()
+    return (Module("transformer", folder, {}), Module("logit_score", folder, tokens))
 
 
 def _pooling(module: Module | None) -> Pooling:

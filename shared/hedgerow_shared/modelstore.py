@@ -13,7 +13,17 @@ from pathlib import Path
 
 from hedgerow_shared.errors import StartupError
 
-_HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*/*.safetensors"]
+_HUB_PATTERNS = [
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+    "*/config.json",
+    "*/*.safetensors",
+    "*_linear.pt",
+    "README.md",
+]
+"""README.md: its header says what some models are for, and nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from hedgerow_engine.ptfile import read_pt
+from hedgerow_shared.errors import StartupError
 from hedgerow_shared.ragged import Lane, OutputSpec, RaggedBatch
 from tests.engine.conftest import OpenEngine, cosines
 from tests.engine.tiny import (
@@ -136,6 +138,49 @@ def test_yes_and_no_logits_become_a_score(
     got = rows(open_engine(folder), sequences, SCORE)
     for row, logits in zip(got, want):
         assert row[0] == pytest.approx([logits[9] - logits[21]], abs=1e-3)
+
+
+def test_qwen3_reranker_as_its_authors_publish_it_is_scored_by_yes_and_no(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    model = build("Qwen3", "ForCausalLM", **QWEN)
+    folder = save(tmp_path / "m", model)
+    vocab = {"yes": 9, "no": 21}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": vocab}}))
+    (folder / "README.md").write_text(
+        "---\nlicense: apache-2.0\npipeline_tag: text-ranking\n---\n# A reranker\n"
+    )
+    sequences = token_batches(VOCAB)
+    want = [logits_of(model, ids)[-1] for ids in sequences]
+    got = rows(open_engine(folder), sequences, SCORE)
+    for row, logits in zip(got, want):
+        assert row[0] == pytest.approx([logits[9] - logits[21]], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "readme",
+    [
+        "# No header\npipeline_tag: text-ranking\n",
+        "---\npipeline_tag: text-generation\n---\npipeline_tag: text-ranking\n",
+    ],
+)
+def test_only_the_header_of_a_readme_says_what_a_model_is_for(
+    tmp_path: Path, open_engine: OpenEngine, readme: str
+) -> None:
+    folder = save(tmp_path / "m", build("Qwen3", "ForCausalLM", **QWEN))
+    (folder / "README.md").write_text(readme)
+    with pytest.raises(StartupError, match=r"modules\.json: missing"):
+        open_engine(folder)
+
+
+def test_a_ranker_without_the_two_words_is_refused_by_name(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    folder = save(tmp_path / "m", build("Qwen3", "ForCausalLM", **QWEN))
+    (folder / "README.md").write_text("---\npipeline_tag: text-ranking\n---\n")
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"yes": 9}}}))
+    with pytest.raises(StartupError, match=r"tokenizer\.json: model\.vocab has no 'yes' and 'no'"):
+        open_engine(folder)
 
 
 def test_a_decoder_without_modules_is_refused(tmp_path: Path, open_engine: OpenEngine) -> None:
@@ -333,8 +378,9 @@ def test_colbert_gives_a_unit_vector_per_token(tmp_path: Path, open_engine: Open
         assert np.allclose(row[0], want, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["safetensors", "pt", "pt in half precision"])
 def test_bge_m3_gives_dense_sparse_and_token_vectors_from_one_pass(
-    tmp_path: Path, open_engine: OpenEngine
+    tmp_path: Path, open_engine: OpenEngine, form: str
 ) -> None:
     model = build("XLMRoberta", "Model", type_vocab_size=1)
     folder = save(tmp_path / "m", model)
@@ -348,8 +394,14 @@ def test_bge_m3_gives_dense_sparse_and_token_vectors_from_one_pass(
     )
     torch.manual_seed(5)
     sparse, colbert = torch.nn.Linear(64, 1), torch.nn.Linear(64, 64)
-    save_file(sparse.state_dict(), folder / "sparse_linear.safetensors")
-    save_file(colbert.state_dict(), folder / "colbert_linear.safetensors")
+    if form.endswith("precision"):
+        sparse, colbert = sparse.half(), colbert.half()
+    for name, linear in (("sparse", sparse), ("colbert", colbert)):
+        if form == "safetensors":
+            save_file(linear.state_dict(), folder / f"{name}_linear.safetensors")
+        else:
+            torch.save(linear.state_dict(), folder / f"{name}_linear.pt")
+    sparse, colbert = sparse.float(), colbert.float()
     ids = [0, 7, 9, 7, 3, 11, 2]
     batch = RaggedBatch(
         np.array(ids * 3, np.int32),
@@ -368,3 +420,49 @@ def test_bge_m3_gives_dense_sparse_and_token_vectors_from_one_pass(
     expect = torch.nn.functional.normalize(colbert(states[1:]), dim=-1).detach().numpy()
     assert np.allclose(vectors, expect, atol=1e-5)
     assert engine.stats()["batches"] == 1
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return print, ("this must never run",)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (Evil(), r"wants to call \w+\.print"),
+        ([1, 2], "no dictionary of tensors"),
+        ({"weight": torch.zeros(4, 3).T}, "not stored in order"),
+        ({"weight": torch.zeros(3, dtype=torch.int64)}, "LongStorage"),
+    ],
+)
+def test_a_head_file_that_is_more_than_tensors_is_refused_and_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, found: str
+) -> None:
+    file = tmp_path / "sparse_linear.pt"
+    torch.save(content, file)
+    with pytest.raises(StartupError, match=found) as raised:
+        read_pt(file)
+    assert "sparse_linear.safetensors" in str(raised.value) and "\n" not in str(raised.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_head_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sparse_linear.pt"
+    torch.save({"weight": torch.zeros(1, 64)}, file)
+    whole = file.read_bytes()
+    for damage in (b"", whole[: len(whole) // 2], b"PK" + whole[2:200], b"no zip at all"):
+        file.write_bytes(damage)
+        with pytest.raises(StartupError, match=r"sparse_linear\.pt: not read"):
+            read_pt(file)
+
+
+def test_a_head_file_gives_the_tensors_that_torch_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "sparse_linear.pt"
+    torch.manual_seed(3)
+    state = torch.nn.Linear(64, 3).bfloat16().state_dict()
+    state["slice"] = torch.randn(10, 4)[2:5]
+    torch.save(state, file)
+    found = read_pt(file)
+    for name, tensor in state.items():
+        assert np.array_equal(found[name].float32(), tensor.float().numpy())

@@ -23,9 +23,13 @@ def is_sparse(card: ModelCard) -> bool:
 
 
 def m3_heads(card: ModelCard) -> tuple[str, ...]:
-    """Files of the extra heads BGE-M3 has beside its embedding, those that are there."""
-    names = ("sparse_linear.safetensors", "colbert_linear.safetensors")
-    return tuple(name for name in names if (card.folder / name).is_file())
+    """Files of the extra heads BGE-M3 has beside its embedding, those that are there: converted
+    ones first, else the `.pt` files it is published with."""
+    found: list[str] = []
+    for stem in ("sparse_linear", "colbert_linear"):
+        names = (f"{stem}.safetensors", f"{stem}.pt")
+        found += [name for name in names if (card.folder / name).is_file()][:1]
+    return tuple(found)
 
 
 def only_in_torch(card: ModelCard) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow_engine.ptfile import read_pt
 from hedgerow_engine.weightfile import RawTensor, read_safetensors
 from hedgerow_shared.errors import StartupError
 
@@ -54,8 +55,9 @@ class Weights:
 
     @classmethod
     def open_linear(cls, file: Path) -> Weights:
-        """Map a file that holds one linear, under the names `linear.weight` and `linear.bias`."""
-        tensors = read_safetensors(file)
+        """Read a file that holds one linear, under the names `linear.weight` and `linear.bias`:
+        safetensors, or the `.pt` of a head."""
+        tensors = read_pt(file) if file.suffix == ".pt" else read_safetensors(file)
         return cls(
             file.parent, {"linear." + n.removeprefix("linear."): t for n, t in tensors.items()}
         )
