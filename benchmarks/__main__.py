@@ -55,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
 
     _command(commands, "simulate", _simulate, "dispatch policies on the real packer and splitter")
     _command(commands, "scaling", _scaling, "1, 2, 4, 8 workers of a fake engine; gateway ceiling")
+    _command(
+        commands, "footprint", _footprint, "download, disk, start and memory, with torch or not"
+    )
     _command(commands, "report", _report, "README's table from the results files")
     return parser
 
@@ -130,6 +133,12 @@ def _simulate(options: argparse.Namespace) -> int:
     from benchmarks.simulator.run import run
 
     return _finish("simulator", run(quick=options.quick), quick=options.quick)
+
+
+def _footprint(options: argparse.Namespace) -> int:
+    from benchmarks.footprint import run
+
+    return _finish("footprint", run(quick=options.quick), quick=options.quick)
 
 
 def _scaling(options: argparse.Namespace) -> int:

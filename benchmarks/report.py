@@ -37,6 +37,7 @@ def render(results: Path = RESULTS) -> str:
         _section("Retrieval", read("retrieval", results), _suite_table),
         _section("Engines side by side", read("engine", results), _engine_tables),
         _section("Servers side by side", read("servers", results), _suite_table),
+        _section("Installed with torch and without", read("footprint", results), _pairs),
         _section("Scaling, fake engine", read("scaling", results), _suite_table),
     ]
     found = [part for part in parts if part]
@@ -66,6 +67,19 @@ def _suite_table(rows: Sequence[Row]) -> str:
     head = "| suite | case | who | p50 | p90 | p99 | max | rate | samples | |\n"
     head += "|---|---|---|---|---|---|---|---|---|---|\n"
     return head + "".join(_suite_line(row) for row in rows)
+
+
+def _pairs(rows: Sequence[Row]) -> str:
+    """One line per figure, one column per way."""
+    ways = list(dict.fromkeys(row.engine for row in rows))
+    cell = {(row.case, row.engine): f"{number(row.rate)} {row.unit}" for row in rows}
+    lines = ["| | " + " | ".join(ways) + " |\n", "|---" * (len(ways) + 1) + "|\n"]
+    lines += [
+        f"| {case} | " + " | ".join(cell.get((case, way), "") for way in ways) + " |\n"
+        for case in dict.fromkeys(row.case for row in rows)
+    ]
+    notes = dict.fromkeys(f"{row.case}, {row.engine}: {row.note}" for row in rows if row.note)
+    return "".join(lines) + "\n" + "; ".join(notes) + ".\n"
 
 
 def _suite_line(row: Row) -> str:
