@@ -12,18 +12,15 @@ from hedgerow_gateway.dispatch import DispatchOptions
 from hedgerow_gateway.schema import Rules
 from hedgerow_gateway.splitter import ChunkLimits
 from hedgerow_shared.bus import BusOptions
+from hedgerow_shared.service_settings import Count, Seconds, ServiceSettings
 from hedgerow_shared.subjects import INBOXES
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(ServiceSettings, frozen=True, kw_only=True):
     """Filled by `hedgerow_shared.config.load`: flag > environment > file > default."""
 
-    model: tuple[str, ...] = ()
-    max_seq_len: tuple[str, ...] = ()
     token_ids: Literal["off", "native"] = "off"
     gateway_id: str = ""
 
@@ -31,14 +28,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: Port = 8080
     reuse_port: bool = False
 
-    nats_url: str = "nats://127.0.0.1:4222"
-    nats_user: str = ""
-    nats_password: str = ""
-    nats_credentials: str = ""
-    nats_tls_ca: str = ""
-    nats_tls_cert: str = ""
-    nats_tls_key: str = ""
-    nats_inbox_prefix: str = "_INBOX"
     reply_prefix: tuple[str, ...] = INBOXES
 
     ttl_s: Seconds = 30.0
@@ -66,28 +55,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bulk_result_max_age_s: Seconds = 7 * 86_400.0
     bulk_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
 
-    drain_s: Seconds = 30.0
     drain_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    die_with_parent: bool = False
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_json: bool = False
 
     __help__: ClassVar[Mapping[str, str]] = {
-        "model": "ALIAS=WHERE: a folder, an installed package or a hub id; repeatable",
-        "max_seq_len": "N or ALIAS=N: longest sequence in tokens; the model's card decides else",
+        **ServiceSettings.__help__,
         "token_ids": "native: take token ids of this very model as input; off: refuse them",
         "gateway_id": "this gateway's name on the bus; random if empty",
         "host": "address to listen on",
         "port": "port to listen on; 0 takes a free one",
         "reuse_port": "share the port with other gateways (SO_REUSEPORT)",
-        "nats_url": "where the bus is; several servers with commas",
-        "nats_user": "user on the bus",
-        "nats_password": "its password; better in HEDGEROW_NATS_PASSWORD",
-        "nats_credentials": "a .creds file",
-        "nats_tls_ca": "PEM file of the authority that signed the bus's certificate",
-        "nats_tls_cert": "PEM file of our certificate",
-        "nats_tls_key": "PEM file of its key",
-        "nats_inbox_prefix": "where replies to this gateway go; must begin with _INBOX",
         "reply_prefix": "requests are answered only on subjects that begin like this; repeatable",
         "ttl_s": "time a request may take when its caller names none (Hedgerow-Ttl-Ms)",
         "max_ttl_s": "the longest time a caller may name",
@@ -111,26 +87,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "bulk_max_age_s": "a piece that no worker took for this long is dropped",
         "bulk_result_max_age_s": "results and the record of a job are kept this long",
         "bulk_replicas": "copies of each stream in a cluster of NATS servers",
-        "drain_s": "after SIGTERM: time to finish what was accepted",
         "drain_delay_s": "after SIGTERM: keep accepting this long while /health/ready says 503",
-        "die_with_parent": "drain when the process that started this one ends",
-        "log_level": "debug, info, warning or error",
-        "log_json": "log one JSON object per line",
     }
 
     def bus_options(self, gateway_id: str, use: str = "") -> BusOptions:
-        """use: what this connection is for, when it is not the first one."""
-        return BusOptions(
-            url=self.nats_url,
-            name=f"hedgerow-gateway-{gateway_id}{use and f'-{use}'}",
-            user=self.nats_user,
-            password=self.nats_password,
-            credentials=self.nats_credentials,
-            tls_ca=self.nats_tls_ca,
-            tls_cert=self.nats_tls_cert,
-            tls_key=self.nats_tls_key,
-            inbox_prefix=self.nats_inbox_prefix,
-        )
+        return self.connection(f"hedgerow-gateway-{gateway_id}", use)
 
     def dispatch_options(self) -> DispatchOptions:
         return DispatchOptions(

@@ -9,9 +9,8 @@ import msgspec
 
 from hedgerow_scheduler.packer import Policy
 from hedgerow_shared.bus import BusOptions
+from hedgerow_shared.service_settings import Count, Seconds, ServiceSettings
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -19,22 +18,11 @@ BULK_PASSES: Mapping[str, tuple[int, int]] = {"cpu": (512, 256), "gpu": (8192, 2
 """Tokens of a bulk pass in quiet and while queries come (docs/decisions/0142)."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(ServiceSettings, frozen=True, kw_only=True):
     """Filled by `hedgerow_shared.config.load`: flag > environment > file > default."""
 
-    model: tuple[str, ...] = ()
-    max_seq_len: tuple[str, ...] = ()
     worker_id: str = ""
 
-    nats_url: str = "nats://127.0.0.1:4222"
-    nats_user: str = ""
-    nats_password: str = ""
-    nats_credentials: str = ""
-    nats_tls_ca: str = ""
-    nats_tls_cert: str = ""
-    nats_tls_key: str = ""
-    nats_inbox_prefix: str = "_INBOX"
-    nats_connect_s: Seconds = 10.0
     reply_prefix: tuple[str, ...] = ("_INBOX",)
 
     device: str = "auto"
@@ -58,11 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     depth: Annotated[int, msgspec.Meta(ge=1, le=8)] = 2
 
     allow_mixed_fleet: bool = False
-    drain_s: Seconds = 30.0
     hung_s: Seconds = 120.0
-    die_with_parent: bool = False
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_json: bool = False
 
     fake_ms: Annotated[float, msgspec.Meta(ge=0)] = 16.0
     fake_floor_ms: Annotated[float, msgspec.Meta(ge=0)] = 2.0
@@ -73,18 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fake_skew: float = 0.0
 
     __help__: ClassVar[Mapping[str, str]] = {
-        "model": "ALIAS=WHERE: a folder, an installed package or a hub id; repeatable",
-        "max_seq_len": "N or ALIAS=N: longest sequence in tokens; the model's card decides else",
+        **ServiceSettings.__help__,
         "worker_id": "this worker's name on the bus; random if empty",
-        "nats_url": "where the bus is; several servers with commas",
-        "nats_user": "user on the bus",
-        "nats_password": "its password; better in HEDGEROW_NATS_PASSWORD",
-        "nats_credentials": "a .creds file",
-        "nats_tls_ca": "PEM file of the authority that signed the bus's certificate",
-        "nats_tls_cert": "PEM file of our certificate",
-        "nats_tls_key": "PEM file of its key",
-        "nats_inbox_prefix": "where replies to this worker go",
-        "nats_connect_s": "how long to look for the bus at start",
         "reply_prefix": "chunks are answered only on subjects that begin like this; repeatable",
         "device": "auto, cpu, cuda, cuda:N, or fake: an engine that only takes time",
         "dtype": "auto, float32, bfloat16 or float16",
@@ -106,11 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "backlog_tokens": "refuse work (429) that would find more than this before it",
         "depth": "batches on the device at once: one runs, the rest are queued",
         "allow_mixed_fleet": "join although workers of the same model compute something else",
-        "drain_s": "after SIGTERM: time to finish what was accepted",
         "hung_s": "a step that takes longer ends the process, for its supervisor to restart",
-        "die_with_parent": "drain when the process that started this one ends",
-        "log_level": "debug, info, warning or error",
-        "log_json": "log one JSON object per line",
         "fake_ms": "--device fake: milliseconds for 4,096 tokens",
         "fake_floor_ms": "--device fake: least milliseconds of a step",
         "fake_raise_id": "--device fake: a step with this token id raises",
@@ -121,19 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     }
 
     def bus_options(self, worker_id: str, use: str = "") -> BusOptions:
-        """use: what this connection is for, when it is not the first one."""
-        return BusOptions(
-            url=self.nats_url,
-            name=f"hedgerow-worker-{worker_id}{use and f'-{use}'}",
-            user=self.nats_user,
-            password=self.nats_password,
-            credentials=self.nats_credentials,
-            tls_ca=self.nats_tls_ca,
-            tls_cert=self.nats_tls_cert,
-            tls_key=self.nats_tls_key,
-            inbox_prefix=self.nats_inbox_prefix,
-            connect_deadline_s=self.nats_connect_s,
-        )
+        return self.connection(f"hedgerow-worker-{worker_id}", use)
 
     def policy(self, device_name: str) -> Policy:
         """How batches are cut on this device; see Policy.fill for what `auto` decides."""
