@@ -22,8 +22,19 @@ def command(stack: Stack, file: Path, out: Path, *flags: str) -> subprocess.Pope
     argv = [sys.executable, "-m", "hedgerow_local", "bulk", str(file), "--out", str(out)]
     argv += ["--model", MODEL, "--nats-url", stack.url, *flags]
     return subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=stack.folder
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        cwd=stack.folder,
+        preexec_fn=_mind_sigint,
     )
+
+
+def _mind_sigint() -> None:
+    """Whoever runs the tests in the background of a shell hands down that it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def write(file: Path, sent: list[dict]) -> Path:
