@@ -57,6 +57,26 @@ async def test_the_way_from_a_caller_to_a_worker_and_back_is_open(join):
         assert reply.data == b"vectors of %d" % i
 
 
+async def test_a_client_may_name_one_inbox_for_all_it_asks(join):
+    public, gateway = await join("public"), await join("gateway")
+    asked, answered = [], []
+    await gateway.subscribe(subjects.embed("m"), asked.append, queue=subjects.QUEUE_GATEWAYS)
+    await gateway.barrier()
+    inbox = public.new_inbox()
+    await public.subscribe(inbox, answered.append)
+    for i in range(10):
+        public.publish_nowait(subjects.embed("m"), b"%d" % i, reply=inbox)
+    await public.barrier()
+    while len(asked) < 10:
+        await asyncio.sleep(0.01)
+    for message in asked:
+        gateway.publish_nowait(message.reply, b"answer " + message.data)
+    await gateway.barrier()
+    while len(answered) < 10:
+        await asyncio.sleep(0.01)
+    assert {m.data for m in answered} == {b"answer %d" % i for i in range(10)}
+
+
 async def test_a_worker_answers_once_and_not_twice(join):
     gateway, worker = await join("gateway"), await join("worker")
 

@@ -20,8 +20,11 @@ PUBLIC = "public"
 _VERBS = ("INFO", "CREATE", "PURGE")
 _STREAMS = ("HEDGEROW_BULK", "HEDGEROW_RESULT", "HEDGEROW_DEAD", "KV_HEDGEROW_JOBS")
 
-# Longer than the longest request, which is --max-ttl-s of a gateway.
-_ANSWERS = {"max": 1, "expires": "15m"}
+# They live longer than the longest request, which is --max-ttl-s of a gateway. The server counts by
+# reply subject, not by message: a gateway's own inbox subjects are used once, but some clients name
+# one inbox for all they ask.
+_TO_GATEWAYS = {"max": 1, "expires": "15m"}
+_TO_CLIENTS = {"max": 1000000, "expires": "15m"}
 
 PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
     PUBLIC: {
@@ -52,7 +55,7 @@ PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
         "subscribe": {
             "allow": ["hedgerow.v1.> gateways", "hedgerow.fleet", "$SRV.>", "_INBOX_gateway.>"]
         },
-        "allow_responses": _ANSWERS,
+        "allow_responses": _TO_CLIENTS,
     },
     "worker": {
         "publish": {
@@ -77,7 +80,7 @@ PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
                 "_INBOX_worker.>",
             ]
         },
-        "allow_responses": _ANSWERS,
+        "allow_responses": _TO_GATEWAYS,
     },
 }
 

@@ -188,7 +188,8 @@ def cosine(query: Array, documents: Sequence[Array]) -> npt.NDArray[np.float32]:
     """Cosine of one vector with each of several: float32 [num_documents]."""
     matrix = np.stack(documents).astype(np.float32, copy=False)
     norms = np.linalg.norm(matrix, axis=1) * np.linalg.norm(query)
-    return (matrix @ query) / np.maximum(norms, np.float32(1e-12))
+    found = (matrix @ query) / np.maximum(norms, np.float32(1e-12))
+    return np.clip(found, -1.0, 1.0)  # rounding may lead a little past the ends
 
 
 def _item(index: int, row: Row, encoding: Encoding) -> dict[str, Any]:

@@ -219,6 +219,7 @@ class Gateway:
             bus,
             self._core,
             engines=self._engines,
+            workers=lambda alias: len(self.fleet.serving(alias)),
             options=self._settings.stream_options(),
             limits=self._settings.bulk_limits(),
             gateway_id=self.id,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hedgerow_gateway.bodies import Form
+from hedgerow_gateway.fields import shown
 from hedgerow_shared.errors import BadInputError
 from hedgerow_shared.subjects import HEADER_PARTIAL, HEADER_TRACE, HEADER_TTL_MS
 from hedgerow_shared.telemetry import parse_traceparent
@@ -53,10 +54,10 @@ def read_call(
             break
     lane = (_header(headers, HEADER_LANE) or "query").lower()
     if lane not in ("query", "bulk"):
-        raise BadInputError("must be query or bulk", param=HEADER_LANE)
+        raise BadInputError(f"must be query or bulk, found {shown(lane)}", param=HEADER_LANE)
     partial = (_header(headers, HEADER_PARTIAL) or "false").lower()
     if partial not in ("true", "1", "false", "0"):
-        raise BadInputError("must be true or false", param=HEADER_PARTIAL)
+        raise BadInputError(f"must be true or false, found {shown(partial)}", param=HEADER_PARTIAL)
     trace = parse_traceparent(headers.get(HEADER_TRACE))
     return Call(
         form=form,
@@ -80,5 +81,7 @@ def _positive_ms(name: str, text: str) -> float:
     except ValueError:
         ms = math.nan
     if not 0 < ms < math.inf:
-        raise BadInputError("must be a positive number of milliseconds", param=name)
+        raise BadInputError(
+            f"must be a positive number of milliseconds, found {shown(text)}", param=name
+        )
     return ms / 1e3

@@ -171,8 +171,10 @@ class Core:
 
 
 def input_path(body: Mapping[str, Any]) -> Callable[[int], str]:
-    """How a caller finds an input again: `input` when it is one text, else `input[3]`."""
-    if isinstance(body.get("input"), str):
+    """How a caller finds an input again: `input` when it is one text
+    or one list of token ids, else `input[3]`."""
+    value = body.get("input")
+    if isinstance(value, str) or (isinstance(value, list) and value and type(value[0]) is int):
         return lambda _: "input"
     return lambda index: f"input[{index}]"
 

@@ -22,6 +22,10 @@ from hedgerow_shared.ragged import Lane, OutputSpec, Row
 from hedgerow_shared.wire import Chunk, ChunkReply, encode_cancel, encode_chunk
 
 
+_ATTEMPT_SHARE = 1 / 3
+"""Of the time a request has left: a silent first attempt must leave room for a second one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchOptions:
     """attempt_floor_s, attempt_factor: an attempt may take max(floor, factor x recent p99)
@@ -108,11 +112,15 @@ class Dispatcher:
 
         flight = Flight(self._bus, self._fleet, work.model, work.lane, encode, work.deadline_s)
         latencies = self._latencies.setdefault((work.model, work.lane), Latencies())
-        options, began_s = self._options, self._loop.time()
-        attempt_s = latencies.attempt_s(
-            floor_s=options.attempt_floor_s,
-            factor=options.attempt_factor,
-            unknown_s=options.attempt_unknown_s,
+        options = self._options
+        left_s = work.deadline_s - self._loop.time()
+        attempt_s = min(
+            latencies.attempt_s(
+                floor_s=options.attempt_floor_s,
+                factor=options.attempt_factor,
+                unknown_s=options.attempt_unknown_s,
+            ),
+            max(left_s * _ATTEMPT_SHARE, options.attempt_floor_s),
         )
         try:
             reply = await flight.run(attempt_s)
@@ -123,7 +131,8 @@ class Dispatcher:
                 self._drop(work.model, chunk_id)
         if reply.error is not None:
             return reply
-        latencies.add(self._loop.time() - began_s)
+        # Not the whole flight: the silence before a second attempt would teach us to wait longer.
+        latencies.add(flight.took_s)
         if len(reply.rows) != batch.num_seqs:
             wrong = f"{len(reply.rows)} rows came back for {batch.num_seqs} texts"
             return replace(reply, rows=[], error=HedgerowError(wrong))

@@ -62,7 +62,19 @@ def error_body(error: HedgerowError) -> dict[str, Any]:
     body["error"]["message"] = headline(error)
     if isinstance(error, RowsFailedError):
         body["errors"] = [row_error(i, e) for i, e in error.failed]
-    return body
+    return writable(body)
+
+
+def writable(value: Any) -> Any:
+    """The same with lone surrogates escaped: a path or a message may quote what a caller sent,
+    and no writer takes half a character."""
+    if isinstance(value, str):
+        return value if value.isprintable() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {writable(k): writable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [writable(v) for v in value]
+    return value
 
 
 def retry_headers(error: HedgerowError) -> Mapping[str, str]:

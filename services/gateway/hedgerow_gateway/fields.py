@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class Fields:
         if value is None:
             return default
         if value.lower() not in allowed:
-            self.bad(name, f"must be one of {', '.join(allowed)}")
+            self.bad(name, f"must be one of {', '.join(allowed)}, found {shown(value)}")
             return default
         return value.lower()
 
@@ -72,10 +73,22 @@ class Fields:
         elif isinstance(value, bool) or not isinstance(value, int):
             self.bad(name, f"must be a whole number, found {kind_name(value)}")
         elif not low <= value <= high:
-            self.bad(name, f"must be between {low} and {high} ({why})")
+            self.bad(name, f"must be between {low} and {high} ({why}), found {shown(value)}")
         else:
             return value
         return None
+
+
+def shown(value: Any) -> str:
+    """A caller's own value as an error quotes it: short, on one line."""
+    try:
+        text = json.dumps(value)
+    except ValueError:  # a number of thousands of digits
+        return "a number of very many digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_SHOWN = 60
 
 
 def texts(

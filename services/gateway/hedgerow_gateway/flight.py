@@ -53,7 +53,7 @@ class Flight:
     end_s: on the loop's clock
 
     A reply carries its error; nothing but cancellation is raised. `outstanding` tells whether
-    somebody may still be working on the chunk.
+    somebody may still be working on the chunk, `took_s` how long the attempt that answered took.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Flight:
         self._waiting = False
         self._gone_s = math.inf
         self.retried = False
+        self.took_s = 0.0
 
     @property
     def outstanding(self) -> bool:
@@ -103,6 +104,7 @@ class Flight:
         left_s = self._end_s - self._loop.time()
         if left_s <= 0:
             return _LATE
+        sent_s = self._loop.time()
         try:
             call = await self._send(subject, left_s)
         except HedgerowError as error:
@@ -111,8 +113,8 @@ class Flight:
         answered = await call.wait(min(attempt_s, left_s))
         self._waiting = False
         if answered:
-            return self._read(call, subject)
-        self._start(self._answer(call, subject))
+            return self._read(call, subject, sent_s)
+        self._start(self._answer(call, subject, sent_s))
         return None
 
     async def _seek(self, sent_s: float, silent_s: float, refused: ChunkReply | None) -> ChunkReply:
@@ -188,31 +190,33 @@ class Flight:
         self._tasks[self._loop.create_task(work)] = target
 
     async def _ask(self, subject: str) -> ChunkReply:
-        left_s = self._end_s - self._loop.time()
+        sent_s = self._loop.time()
+        left_s = self._end_s - sent_s
         if left_s <= 0:
             return _LATE
         try:
             call = await self._send(subject, left_s)
         except HedgerowError as error:
             return self._befallen(error, subject)
-        return await self._answer(call, subject)
+        return await self._answer(call, subject, sent_s)
 
     async def _send(self, subject: str, left_s: float) -> Asked:
         call = await self._bus.ask(subject, self._encode(left_s))
         self._calls.append(call)
         return call
 
-    async def _answer(self, call: Asked, subject: str) -> ChunkReply:
+    async def _answer(self, call: Asked, subject: str, sent_s: float) -> ChunkReply:
         """Wait for a call to the very end."""
         answered = await call.wait(max(self._end_s - self._loop.time(), 0.0))
-        return self._read(call, subject) if answered else _LATE
+        return self._read(call, subject, sent_s) if answered else _LATE
 
-    def _read(self, call: Asked, subject: str) -> ChunkReply:
+    def _read(self, call: Asked, subject: str, sent_s: float) -> ChunkReply:
         try:
             reply = decode_reply(call.result().data)
         except HedgerowError as error:
             return self._befallen(error, subject)
         self._fleet.heard(reply.worker, reply.backlog_tokens)
+        self.took_s = self._loop.time() - sent_s
         if reply.error is None:
             self._fleet.took(reply.worker, self._lane)
         elif isinstance(reply.error, OverloadedError):

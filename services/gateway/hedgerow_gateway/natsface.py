@@ -12,7 +12,7 @@ from typing import Any
 from hedgerow_gateway.bodies import Form, decode, encode, form_of
 from hedgerow_gateway.call import Call, read_call
 from hedgerow_gateway.core import check_reply
-from hedgerow_gateway.failures import error_body, headline, retry_headers
+from hedgerow_gateway.failures import error_body, headline, retry_headers, writable
 from hedgerow_gateway.limits import Gate
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_shared.bus import Bus, Message, Subscription
@@ -144,7 +144,7 @@ class NatsFace:
         """Answer an error: headers for micro clients, a body for everybody else."""
         headers = {
             HEADER_ERROR_CODE: str(error.status),
-            HEADER_ERROR: headline(error)[:500],
+            HEADER_ERROR: writable(headline(error)[:500]),
             **retry_headers(error),
         }
         try:

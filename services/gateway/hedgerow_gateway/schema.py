@@ -153,7 +153,9 @@ def read_tokenize(
     """Raises like `read_embed`."""
     fields = Fields(body)
     model = read_model(fields, models, alias)
-    found, _ = _inputs(fields, model, rules)
+    found, ids = _inputs(fields, model, rules)
+    if ids:
+        fields.bad("input", "holds token ids already: send text to see what becomes of it")
     prompt, truncate = read_prompt(fields, model), read_truncate(fields)
     fields.check()
     return TokenizeRequest(model=model, texts=found, truncate=truncate, prompt=prompt)

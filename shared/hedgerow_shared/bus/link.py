@@ -65,10 +65,10 @@ class Link:
 
     def check_up(self) -> None:
         if not self.is_connected:
-            raise WorkerLostError(f"bus: not connected to {self.url}")
+            raise WorkerLostError("the message bus is not connected at the moment")
 
     def lost(self) -> WorkerLostError:
-        return WorkerLostError(f"bus: the connection to {self.url} went down")
+        return WorkerLostError("the connection to the message bus went down")
 
     async def barrier(self) -> None:
         """See `Bus.barrier`."""

@@ -46,6 +46,7 @@ class Bulk:
     """bus: a connection of its own, so that a re-index never stands before queries.
 
     engines: alias -> fingerprints of the engines that serve it now
+    workers: alias -> how many workers serve it now
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class Bulk:
         core: Core,
         *,
         engines: Callable[[str], set[str]],
+        workers: Callable[[str], int],
         options: StreamOptions,
         limits: ChunkLimits,
         gateway_id: str,
     ) -> None:
-        self._core, self._engines = core, engines
+        self._core, self._engines, self._workers = core, engines, workers
         self._options, self._limits = options, limits
         self._js = JetStream(bus)
         bucket = Bucket(self._js, subjects.KV_JOBS)
@@ -262,7 +264,7 @@ class Bulk:
             "chunks_waiting": waiting,
             "rows_per_s": round(rate.per_s(int(now_s * 1e9)), 2),
             "age_s": round(max(now_s - job.created_ms / 1e3, 0.0), 3),
-            "workers": len(self._engines(job.model)),
+            "workers": self._workers(job.model),
             "dtype": job.dtype,
             "dimensions": job.dimensions or None,
             "prompt": job.prompt_name,

@@ -130,9 +130,12 @@ def read_page(body: Mapping[str, Any]) -> PageRequest:
     )
 
 
+_MAX_DIGITS = 25
+
+
 def _number(value: Any) -> Any:
     if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value)
+        return int(value[:_MAX_DIGITS])  # int() refuses thousands of digits; these are too large
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
