@@ -26,9 +26,9 @@ def test_sequences_lie_in_length_order_and_equal_ones_form_a_group() -> None:
 
 def test_inputs_are_filled_with_positions_types_and_a_harmless_tail() -> None:
     ids, positions, types = (np.full(12, 99, np.int32) for _ in range(3))
-    fill(BATCH, lay_out(BATCH, include_prompt=True), ids, positions, types, pad=7)
-    assert ids.tolist() == [20, 40, 41, 10, 11, 12, 30, 31, 32, 7, 7, 7]
-    assert positions.tolist() == [0, 0, 1, 0, 1, 2, 0, 1, 2, 0, 1, 2]
+    fill(BATCH, lay_out(BATCH, include_prompt=True), ids, positions, types)
+    assert ids.tolist() == [20, 40, 41, 10, 11, 12, 30, 31, 32, 0, 0, 0]
+    assert positions.tolist() == [0, 0, 1, 0, 1, 2, 0, 1, 2, 0, 0, 0]
     assert types.tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]
 
 

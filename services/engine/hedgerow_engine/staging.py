@@ -16,6 +16,10 @@ from hedgerow_shared.ragged import RaggedBatch
 
 Int32s = npt.NDArray[np.int32]
 
+PAD = 0
+"""The token that fills up a shape: nobody reads what comes of it, and every vocabulary has it
+(a config's own pad_token_id may lie outside)."""
+
 
 class Group(NamedTuple):
     """Neighbouring sequences of one length: rows [start, start + num_seqs * seqlen)."""
@@ -84,24 +88,22 @@ def lay_out(batch: RaggedBatch, *, include_prompt: bool, sort: bool = True) -> L
     )
 
 
-def fill(
-    batch: RaggedBatch, layout: Layout, ids: Int32s, positions: Int32s, types: Int32s, pad: int
-) -> None:
+def fill(batch: RaggedBatch, layout: Layout, ids: Int32s, positions: Int32s, types: Int32s) -> None:
     """Write a batch in staged order into static inputs, each int32 [bucket].
 
-    The tail past `num_tokens` becomes a harmless sequence of pad tokens from position 0, at
-    every pass: what an earlier pass left there must never be read.
+    The tail past `num_tokens` becomes harmless tokens at position 0, at every pass: what an
+    earlier pass left there must never be read, and no table is too short for position 0.
     """
     tokens = layout.num_tokens
     positions[:tokens] = np.arange(tokens, dtype=np.int32)
     positions[:tokens] -= np.repeat(layout.cu_seqlens[:-1], np.diff(layout.cu_seqlens))
-    positions[tokens:] = np.arange(positions.shape[0] - tokens)
+    positions[tokens:] = 0
     if layout.num_seqs == 1:
         ids[:tokens] = batch.input_ids
     else:
         source = np.repeat(batch.cu_seqlens[layout.order], batch.seqlens[layout.order])
         np.take(batch.input_ids, source + positions[:tokens], out=ids[:tokens])
-    ids[tokens:] = pad
+    ids[tokens:] = PAD
     types[:] = 0
     if batch.pair_start.size and np.any(batch.pair_start):
         second = np.repeat(batch.pair_start[layout.order], batch.seqlens[layout.order])

@@ -3,14 +3,16 @@ with, the numpy reference, is transformers' model."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from native_models import cosine, hidden_states, load, save
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
 from hedgerow_engine.native import model as model_module
 from hedgerow_engine.native.build import word_table_dtype
-from hedgerow_engine.native.families import UnsupportedError, family_of
+from hedgerow_engine.native.families import UnsupportedError, family_of, modernbert
 from hedgerow_engine.native.packing import Packer
 from hedgerow_engine.native.reference import reference_rows
 from hedgerow_engine.weightfile import RawTensor
@@ -57,6 +59,49 @@ def test_weights_that_are_not_numbers_fail_the_test(bert, monkeypatch) -> None:
     monkeypatch.setattr(model_module, "LOG2_E", float("nan"))
     with pytest.raises(UnsupportedError, match="off by nan"):
         load(bert[1])
+
+
+@pytest.fixture(scope="module")
+def three_kinds(tmp_path_factory):
+    """A first layer without attention norm, one with, and one that sees its neighbourhood."""
+    config = ModernBertConfig(
+        hidden_size=64,
+        num_attention_heads=2,
+        num_hidden_layers=7,
+        intermediate_size=64,
+        vocab_size=90,
+        pad_token_id=0,
+    )
+    return save(ModernBertModel(config), tmp_path_factory.mktemp("modernbert"))
+
+
+def test_a_layer_of_each_kind_is_tried(three_kinds) -> None:
+    assert load(three_kinds)._built.model.kinds == (0, 1, 3)
+
+
+def test_a_program_that_ignores_windows_is_refused(three_kinds, monkeypatch, rung) -> None:
+    right = modernbert.geometry
+    monkeypatch.setattr(
+        modernbert, "geometry", lambda card, words: replace(right(card, words), windowed=False)
+    )
+    with pytest.raises(UnsupportedError, match=r"self-test failed: .* through layer 1 is off by"):
+        load(three_kinds, rung=rung.name)
+
+
+def test_a_window_that_ends_before_it_begins_is_never_run(three_kinds, monkeypatch) -> None:
+    right = modernbert.tensors
+
+    def wrong(card, weights, g):
+        tensors = right(card, weights, g)
+
+        def layer(i):
+            return replace(tensors.layer(i), back=-2, ahead=-2) if i == 1 else tensors.layer(i)
+
+        return replace(tensors, layer=layer)
+
+    monkeypatch.setattr(modernbert, "tensors", wrong)
+    with pytest.raises(UnsupportedError, match="layer 1 sees -2 tokens back, -2 ahead"):
+        load(three_kinds)
 
 
 def _shifted(pack):

@@ -20,7 +20,7 @@ from hedgerow_engine.models.base import Model, ModelInputs
 from hedgerow_engine.models.registry import load_model
 from hedgerow_engine.pooling import CpuPooler
 from hedgerow_engine.settings import EngineSettings
-from hedgerow_engine.staging import Layout, fill, lay_out
+from hedgerow_engine.staging import PAD, Layout, fill, lay_out
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import EMBED, OutputSpec, RaggedBatch, Task
@@ -43,10 +43,10 @@ class PackedForward:
         self._static = tuple(torch.zeros(capacity, dtype=torch.int32) for _ in range(3))
         self.capacity = capacity
 
-    def stage(self, batch: RaggedBatch, layout: Layout, bucket: int, pad: int) -> None:
+    def stage(self, batch: RaggedBatch, layout: Layout, bucket: int) -> None:
         """Write a batch into the static inputs and plan what depends on its lengths."""
         ids, positions, types = (t[:bucket].numpy() for t in self._static)
-        fill(batch, layout, ids, positions, types, pad)
+        fill(batch, layout, ids, positions, types)
         self._attention.plan(layout)
         self._pooler.plan(layout)
 
@@ -73,7 +73,6 @@ class PackedExecutor:
     ) -> None:
         self._card, self._model = card, model
         self._include_prompt = card.pooling.include_prompt
-        self._pad = int(card.config.get("pad_token_id") or 0)
         self.name = "packed" if ops.packed else "plain torch"
         self.dtype = str(ops.dtype).removeprefix("torch.")
         self.numerics = f"torch-cpu-{self.dtype}"
@@ -98,7 +97,7 @@ class PackedExecutor:
         for length in range(1, min(buckets.EXACT_TOKENS, self._card.max_seq_len) + 1):
             if time.monotonic() >= end:
                 return
-            ids = np.full(length, self._pad, np.int32)
+            ids = np.full(length, PAD, np.int32)
             spec = EMBED if heads[0] == "embed" else OutputSpec(task=heads[0])
             with torch.inference_mode():
                 _, key = self._stage(RaggedBatch.of([ids], spec), heads)
@@ -116,7 +115,7 @@ class PackedExecutor:
         if bucket > self._forward.capacity:
             self.graphs.clear()
             self._forward.grow(bucket)
-        self._forward.stage(batch, layout, bucket, self._pad)
+        self._forward.stage(batch, layout, bucket)
         return layout, Key(bucket, buckets.slots(layout.num_rows), heads)
 
 

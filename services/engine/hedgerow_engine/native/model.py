@@ -18,14 +18,16 @@ _WIDEST = 1 << 16
 
 
 class PackedModel:
-    """Everything a program reads of a model. Word embeddings stay in their mapped file."""
+    """Everything a program reads of a model. Word embeddings stay in their mapped file.
+
+    kinds: the first layer of each kind: layers of one kind differ in their numbers only
+    """
 
     def __init__(
         self, tensors: ModelTensors, rung: Rung, packer: Packer, *, max_positions: int
     ) -> None:
         self._rung, self._geometry, self._packer = rung, tensors.geometry, packer
-        self.num_layers = tensors.num_layers
-        self._max_positions = max_positions
+        self.num_layers, self.max_positions = tensors.num_layers, max_positions
         self._kept: list[npt.NDArray[Any]] = [tensors.word.data]
         self._scale = tensors.scale or tensors.geometry.head_dim**-0.5
         self._ropes: dict[Rope, int] = {}
@@ -34,14 +36,20 @@ class PackedModel:
         self._ones = np.ones(_WIDEST, np.float32)
         self._memory = Memory(tensors.num_layers * self._layer_bytes())
         self._layers = LAYER.new(tensors.num_layers)
+        firsts: dict[object, int] = {}
         for i in range(tensors.num_layers):
-            self._pack_layer(self._layers[i], tensors.layer(i))
+            firsts.setdefault(self._pack_layer(self._layers[i], tensors.layer(i)), i)
+        self.kinds = tuple(firsts.values())
         self.words = MODEL.new()[0]
         self._put_model(tensors)
 
     @property
     def num_bytes(self) -> int:
         return self._memory.num_bytes
+
+    def layer_words(self, i: int) -> Words:
+        """A copy of one layer's words."""
+        return self._layers[i].copy()
 
     def _layer_bytes(self) -> int:
         """Matrices of one layer, packed."""
@@ -78,7 +86,8 @@ class PackedModel:
         MODEL.put(self.words, tail=address(steps))
         self._kept.append(steps)
 
-    def _pack_layer(self, words: Words, layer: LayerTensors) -> None:
+    def _pack_layer(self, words: Words, layer: LayerTensors) -> object:
+        """-> the layer's kind."""
         g = self._geometry
         # The softmax runs in powers of two, and its scale is part of the queries.
         scale = np.float32(LOG2_E * self._scale)
@@ -110,6 +119,7 @@ class PackedModel:
         if layer.bias is not None:
             place, step = self._bias(layer.bias)
             LAYER.put(words, bias=place, bias_step=step)
+        return layer.kind
 
     def _put_matrix(
         self, words: Words, name: str, affine: Affine, rows: Floats | None = None
@@ -146,7 +156,7 @@ class PackedModel:
         if rope is None:
             return 0
         if rope not in self._ropes:
-            table = rope.table(self._geometry.head_dim, self._max_positions)
+            table = rope.table(self._geometry.head_dim, self.max_positions)
             self._ropes[rope] = self._keep(table)
         return self._ropes[rope]
 

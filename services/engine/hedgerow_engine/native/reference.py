@@ -6,7 +6,7 @@ start; tests compare it with transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import erf, pi, sqrt
 
 import numpy as np
@@ -33,15 +33,14 @@ def reference_rows(
     model: ModelTensors,
     sequences: Sequence[npt.NDArray[np.int32]],
     *,
-    num_layers: int | None = None,
+    layers: Iterable[LayerTensors] | None = None,
 ) -> list[Floats]:
-    """A row of the answer for each sequence, not scaled to length 1: embed, the first
-    `num_layers` layers (None = all), pool, tail."""
+    """A row of the answer for each sequence, not scaled to length 1: embed, `layers` (None =
+    all of the model's), pool, tail."""
     g = model.geometry
     states = [_embed(model, ids) for ids in sequences]
-    for i in range(model.num_layers if num_layers is None else num_layers):
-        layer = model.layer(i)
-        scale = model.scale or g.head_dim**-0.5
+    scale = model.scale or g.head_dim**-0.5
+    for layer in map(model.layer, range(model.num_layers)) if layers is None else layers:
         states = [layer_forward(g, layer, x, scale=scale) for x in states]
     return [_answer(model, x) for x in states]
 

@@ -101,6 +101,18 @@ class LayerTensors:
     ahead: int = EVERYWHERE
     bias: Floats | None = None
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What a program does otherwise than in another layer: which parts there are, in which
+        dtype the file has them, how places turn and how far a row sees."""
+        parts = (self.gate, self.attention_norm, self.after_attention_norm, self.after_mlp_norm)
+        matrices = (self.qkv, self.o, self.up, self.down)
+        return (
+            tuple(part is None for part in (*parts, self.q_norm, self.k_norm, self.bias)),
+            tuple(matrix.weight.dtype for matrix in matrices),
+            (self.rope, self.back, self.ahead),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensors:

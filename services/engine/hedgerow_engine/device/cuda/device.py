@@ -72,8 +72,7 @@ class CudaDevice:
         )
         if ops.fp8_layers:
             self._log(f"float8: {ops.fp8_layers} matrices of {card.model_type}")
-        pad = int(card.config.get("pad_token_id") or 0)
-        parts = Parts(card, model, self._runtime, kernels, self._fused, self._settings, pad)
+        parts = Parts(card, model, self._runtime, kernels, self._fused, self._settings)
         kind = str(dtype).removeprefix("torch.") + ("-fp8" if ops.fp8_layers else "")
         return CudaExecutor(parts, self._log, numerics=f"cuda-{kind}")
 

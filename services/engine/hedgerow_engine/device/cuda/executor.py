@@ -13,6 +13,7 @@ from hedgerow_engine.device.cuda.lane import CudaLane
 from hedgerow_engine.device.cuda.outputs import CudaPending
 from hedgerow_engine.device.cuda.probe import Parts
 from hedgerow_engine.graphs import Key
+from hedgerow_engine.staging import PAD
 from hedgerow_shared.ragged import RaggedBatch, Task
 
 _SAVE_EVERY = 2000
@@ -56,7 +57,7 @@ class CudaExecutor:
         """Try the kernels, find the inflection point, record the shapes of short queries."""
         end = time.monotonic() + seconds
         heads = self._first_head()
-        first = self._urgent.launch(_one_token(self._parts.pad), heads)
+        first = self._urgent.launch(RaggedBatch.of([[PAD]]), heads)
         first.wait()
         first.release()
         self._limit_graphs(heads, measure=seconds > 0)
@@ -113,7 +114,3 @@ class CudaExecutor:
         for lane in (self._urgent, self._bulk):
             hits.update({} if lane is None else lane.graphs.hits)
         self._file.save({k: n for k, n in hits.items() if n > 0}, self._point)
-
-
-def _one_token(pad: int) -> RaggedBatch:
-    return RaggedBatch.of([[pad]])

@@ -47,7 +47,7 @@ class CudaLane:
     def warm(self, key: Key) -> bool:
         """Run a shape once on made-up tokens, then record it. False if it cannot be."""
         parts = self._parts
-        sequences = synthetic(key, parts.card.max_seq_len, parts.pad)
+        sequences = synthetic(key, parts.card.max_seq_len)
         if sequences is None or key.tokens > self.graphs.max_tokens or key in self.graphs:
             return False
         batch = RaggedBatch.of(sequences)
@@ -99,8 +99,7 @@ class CudaLane:
         self.forward.planned_late = False
         attention = self.forward.attention(key)
         slot = self.ring.take()
-        limit = self._parts.card.max_seq_len
-        write(slot, batch, layout, key, pad=self._parts.pad, max_positions=limit)
+        write(slot, batch, layout, key)
         at = Sections.of(key.tokens, key.slots)
         attention.lengths.host_cu_seqlens = slot.buffer[at.cu_seqlens]
         attention.lengths.tables = slot.tables

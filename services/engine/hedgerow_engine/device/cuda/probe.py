@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from hedgerow_engine import buckets
@@ -18,7 +17,7 @@ from hedgerow_engine.graphs import Key
 from hedgerow_engine.layers.kernels.base import FusedKernels
 from hedgerow_engine.models.base import Model, ModelInputs
 from hedgerow_engine.settings import EngineSettings
-from hedgerow_engine.staging import lay_out
+from hedgerow_engine.staging import PAD, lay_out
 from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import RaggedBatch, Task
 
@@ -27,10 +26,7 @@ WIDEST_DUMMY = 255
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One loaded model: what both of its lanes share.
-
-    pad: the token id of padding
-    """
+    """One loaded model: what both of its lanes share."""
 
     card: ModelCard
     model: Model
@@ -38,7 +34,6 @@ class Parts:
     kernels: Kernels
     fused: FusedKernels
     settings: EngineSettings
-    pad: int
 
     @property
     def plan_tables(self) -> int:
@@ -93,9 +88,9 @@ def probe(parts: Parts, stream: Stream, heads: tuple[Task, ...]) -> Mapping[str,
     static = parts.static(places)
     ring = parts.ring(stream, slots=1, places=places)
     slot = ring.take()
-    batch = RaggedBatch.of([np.full(1, parts.pad, np.int32)])
+    batch = RaggedBatch.of([[PAD]])
     layout = lay_out(batch, include_prompt=True, sort=False)
-    write(slot, batch, layout, key, pad=parts.pad, max_positions=parts.card.max_seq_len)
+    write(slot, batch, layout, key)
     inputs, _ = parts.inputs(key, static, ring)
     static.buffer.copy_(slot.buffer)
     parts.runtime.settle()

@@ -17,7 +17,7 @@ from torch import Tensor
 from hedgerow_engine.attention.lengths import Lengths
 from hedgerow_engine.device.cuda.runtime import Event, Runtime, Stream
 from hedgerow_engine.graphs import Key
-from hedgerow_engine.staging import Int32s, Layout, fill
+from hedgerow_engine.staging import PAD, Int32s, Layout, fill
 from hedgerow_shared.ragged import RaggedBatch
 
 
@@ -93,20 +93,15 @@ class StagingRing:
             slot.copied.wait()
 
 
-def write(
-    slot: Slot, batch: RaggedBatch, layout: Layout, key: Key, *, pad: int, max_positions: int
-) -> None:
-    """Fill a slot for `key`. The padding belongs to one dummy sequence of pad tokens.
+def write(slot: Slot, batch: RaggedBatch, layout: Layout, key: Key) -> None:
+    """Fill a slot for `key`. The padding belongs to one dummy sequence.
 
     Rows that no sequence covers are never written by ragged kernels, and a stale NaN there
     reaches real rows; so the tail is filled anew at every pass, and every row is finite.
     """
-    at, numbers, tokens = Sections.of(key.tokens, key.slots), slot.numbers, layout.num_tokens
+    at, numbers = Sections.of(key.tokens, key.slots), slot.numbers
     assert layout.num_seqs < key.slots, "the dummy sequence needs a slot of its own"
-    positions = numbers[at.positions]
-    fill(batch, layout, numbers[at.input_ids], positions, numbers[at.token_types], pad)
-    if key.tokens - tokens > max_positions:
-        positions[tokens:] %= max_positions
+    fill(batch, layout, numbers[at.input_ids], numbers[at.positions], numbers[at.token_types])
     bounds = numbers[at.cu_seqlens]
     bounds[: layout.num_seqs + 1] = layout.cu_seqlens
     bounds[layout.num_seqs + 1 :] = key.tokens
@@ -141,7 +136,7 @@ class StaticInputs:
 
 
 def synthetic(
-    key: Key, max_seq_len: int, pad: int
+    key: Key, max_seq_len: int
 ) -> list[np.ndarray[tuple[int], np.dtype[np.int32]]] | None:
     """Sequences of pad tokens that fill the shape `key`, for warming; None if none can."""
     count = -(-key.tokens // max_seq_len)
@@ -149,4 +144,4 @@ def synthetic(
         return None
     even = key.tokens // count
     lengths = [even + (i < key.tokens % count) for i in range(count)]
-    return [np.full(n, pad, np.int32) for n in lengths]
+    return [np.full(n, PAD, np.int32) for n in lengths]
