@@ -11,7 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from hedgerow_local.options import DEFAULT_DATA_DIR, DEFAULT_MODEL, DEFAULT_PORT, UpOptions
+from hedgerow_local.options import (
+    DEFAULT_DATA_DIR,
+    DEFAULT_MODEL,
+    DEFAULT_PORT,
+    UpOptions,
+    check,
+)
 from hedgerow_shared import __version__
 from hedgerow_shared.errors import StartupError
 
@@ -21,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -38,15 +45,46 @@ def _many(flags: list[str] | None, env: str) -> tuple[str, ...]:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Returns the exit status; a StartupError becomes its line on stderr and status 2."""
+    """Returns the exit status; what a person did wrong becomes one line on stderr and status 2."""
     try:
-        status = app(args=list(argv), standalone_mode=True)
+        status = app(args=list(argv), prog_name="hedgerow", standalone_mode=False)
     except StartupError as error:
         sys.stderr.write(f"hedgerow: {error}\n")
         return 2
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 1
+    except _Misuse as error:
+        return _misuse(error, argv)
+    except typer.Abort:
+        return 130
     return int(status or 0)
+
+
+# typer has click inside or beside it, by its version: its own subclass leads to the class.
+_Misuse: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError")
+
+
+def _misuse(error: Any, argv: Sequence[str]) -> int:
+    """One line for flags and arguments that cannot be read; the help where there were none."""
+    command = error.ctx.command_path if error.ctx else "hedgerow"
+    text = " ".join((_value(error, argv) or error.format_message()).split())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(error.format_message() + "\n")
+    else:
+        sys.stderr.write(f"hedgerow: {text.removesuffix('.')}; see {command} --help\n")
+    return 2
+
+
+def _value(error: Any, argv: Sequence[str]) -> str:
+    """FLAG VALUE: what is wrong with it; "" where it is not about the value of one flag."""
+    if not isinstance(error, typer.BadParameter) or error.param is None:
+        return ""
+    flags, wrong = error.param.opts, f"{error.message[:1].lower()}{error.message[1:]}"
+    for i, word in enumerate(argv):
+        flag, eq, value = word.partition("=")
+        if flag in flags:
+            found = value if eq else "".join(argv[i + 1 : i + 2])
+            return f"{flag} {found}: {wrong}"
+    variable = str(error.param.envvar)
+    return f"{variable}={os.environ[variable]}: {wrong}" if variable in os.environ else ""
 
 
 @app.callback(invoke_without_command=True)
@@ -91,9 +129,9 @@ def up(
     nats_port: Annotated[
         int, _option("NATS_PORT", "Port of the NATS server started here; 0: 4222 if free.")
     ] = 0,
-    data_dir: Annotated[
-        Path, _option("DATA_DIR", "Where that server stores its streams.")
-    ] = DEFAULT_DATA_DIR,
+    data_dir: Annotated[str, _option("DATA_DIR", "Where that server stores its streams.")] = str(
+        DEFAULT_DATA_DIR
+    ),
     budget_tokens: Annotated[
         int, _option("BUDGET_TOKENS", "Tokens of one forward pass; 0: the worker's default.")
     ] = 0,
@@ -102,6 +140,8 @@ def up(
     """Start a NATS server, a gateway and workers on this machine; Ctrl-C drains and stops."""
     from hedgerow_local.up import up as serve
 
+    if not data_dir:  # as a Path it would be the current folder
+        raise StartupError("--data-dir '': name a folder, or leave it out")
     options = UpOptions(
         models=_many(model, "MODEL") or (DEFAULT_MODEL,),
         host=host,
@@ -116,7 +156,7 @@ def up(
         cpu_executor=cpu_executor,
         nats_url=nats_url,
         nats_port=nats_port,
-        data_dir=data_dir,
+        data_dir=Path(data_dir),
         budget_tokens=budget_tokens,
         log_level=log_level,
     )
@@ -147,7 +187,9 @@ def bulk(
     model: Annotated[str, typer.Option(help="Alias of the model.")] = DEFAULT_MODEL.partition("=")[
         0
     ],
-    job: Annotated[str, typer.Option(help="Name of the job; default: made from the file.")] = "",
+    job: Annotated[
+        str, typer.Option(help="Name of the job, one that no other job has; default: a new one.")
+    ] = "",
     id_field: Annotated[
         str, typer.Option(help="Field with the id; default number of the line.")
     ] = "id",
@@ -157,14 +199,13 @@ def bulk(
     prompt_name: Annotated[str, typer.Option(help="A prompt of the model.")] = "",
     nats_url: Annotated[str, _option("NATS_URL", _WHERE)] = "",
 ) -> None:
-    """Embed a file through the durable lane; the same command goes on where it was stopped."""
-    from hedgerow_local.bulk import BulkOptions
+    """Embed a file through the durable lane; the same command goes on where it was stopped, and
+    computes all again where it had finished."""
     from hedgerow_local.bulk import bulk as run_job
     from hedgerow_local.bulkbar import Bar
+    from hedgerow_local.bulkrows import BulkOptions
     from hedgerow_local.target import bus_options
 
-    if not file.is_file():
-        raise StartupError(f"{file}: no such file")
     options = BulkOptions(
         file=file,
         out=out,
@@ -220,6 +261,7 @@ def doctor(
 
     models = _many(model, "MODEL") or (DEFAULT_MODEL,)
     options = UpOptions(models=models, port=port, nats_url=nats_url)
+    check(options)
     findings = asyncio.run(examine(options, look()))
     for finding in findings:
         mark = "FIX " if finding.fatal else "note" if finding.remedy else "ok  "

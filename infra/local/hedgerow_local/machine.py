@@ -13,12 +13,16 @@ from pathlib import Path
 CPU_FEATURES = ("avx512_bf16", "avx512f", "avx2")
 """Instruction sets with native kernels, widest first."""
 
+_OTHER_GPUS = (Path("/dev/dxg"), Path("/dev/kfd"))
+"""NVIDIA's under WSL, and AMD's: torch names both cuda."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """cores: usable by this process; cpu_feature: the widest of CPU_FEATURES, or "".
 
     gpus: NVIDIA devices that this process may use; torch: its version, or "".
+    other_gpu: there is a device that a torch may call cuda, and that is not counted in gpus
     """
 
     cores: int
@@ -26,6 +30,7 @@ class Machine:
     gpus: int
     torch: str
     llvmlite: str
+    other_gpu: bool = False
 
     @property
     def cuda(self) -> bool:
@@ -40,6 +45,7 @@ def look() -> Machine:
         gpus=visible_gpus(os.environ),
         torch=version_of("torch"),
         llvmlite=version_of("llvmlite"),
+        other_gpu=any(device.exists() for device in _OTHER_GPUS),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hedgerow_local.machine import Machine
 from hedgerow_shared import subjects
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard, read_card
@@ -82,8 +84,46 @@ def check(options: UpOptions) -> None:
         raise StartupError(
             f"--budget-tokens {options.budget_tokens}: give a number from 1, or leave it out"
         )
+    _check_lengths(options.max_seq_len)
     if options.token_ids not in ("off", "native"):
         raise StartupError(f"--token-ids {options.token_ids}: write 'native', or leave it out")
+
+
+def _check_lengths(flags: Sequence[str]) -> None:
+    """One length for an alias, and one for all others: not the last one that was written."""
+    said: dict[str, str] = {}
+    for flag in flags:
+        alias, _, number = flag.rpartition("=")
+        if said.setdefault(alias, number) != number:
+            first = f"{alias}={said[alias]}" if alias else said[alias]
+            raise StartupError(f"--max-seq-len {first} and --max-seq-len {flag}: give one of them")
+
+
+def check_machine(options: UpOptions, machine: Machine) -> None:
+    """Raises StartupError for a device that is not here, or a dtype that it cannot do."""
+    device, dtype = options.device, options.dtype
+    if device.startswith("cuda"):
+        if not machine.gpus and not machine.other_gpu:
+            raise StartupError(
+                f"--device {device}: no NVIDIA device here that this process may use; leave it "
+                "out, or give cpu"
+            )
+        if not machine.torch or "+cpu" in machine.torch:
+            found = f"torch {machine.torch} is a CPU build" if machine.torch else "torch is absent"
+            raise StartupError(
+                f"--device {device}: {found}; install a CUDA build of torch (README, TORCH_INDEX)"
+            )
+        number = int(device.partition(":")[2] or 0)
+        if machine.gpus and number >= machine.gpus:
+            raise StartupError(
+                f"--device {device}: there are {machine.gpus} NVIDIA device(s), counted from 0"
+            )
+    on_cpu = device == "cpu" or (device == "auto" and not machine.cuda and not machine.other_gpu)
+    if dtype == "float16" and on_cpu:
+        raise StartupError(
+            f"--dtype float16: workers run on the CPU here (--device {device}), which does "
+            "bfloat16 and float32: give one of those, or auto"
+        )
 
 
 def find_models(options: UpOptions) -> list[ServedModel]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
+import re
 import sys
 from typing import Any
 
@@ -15,6 +17,8 @@ from hedgerow_shared.errors import HedgerowError, StartupError
 from hedgerow_shared.subjects import HEADER_CONTENT_TYPE, HEADER_ERROR, HEADER_ERROR_CODE
 
 JSON, MSGPACK = "application/json", "application/msgpack"
+_MAP_OR_LIST = re.compile(rb"[\x80-\x9f\xdc-\xdf]")
+"""The first byte of msgpack that holds more than one value."""
 
 
 async def req(
@@ -22,9 +26,10 @@ async def req(
 ) -> int:
     """Send, print the reply as JSON on stdout, return the exit status: 0, or 1 for an error reply.
 
-    body: JSON; "-" reads it from stdin. Raises StartupError when there is no bus.
+    body: JSON; "-" reads it from stdin. Raises StartupError when it cannot be sent as what was
+    asked for, or when there is no bus.
     """
-    text = sys.stdin.read() if body == "-" else body
+    text = decode(sys.stdin.buffer.read() if body == "-" else os.fsencode(body))
     data = encode(text) if use_msgpack else text.encode()
     # Refusals of the bus are raised as well as logged: a person reads them once, below.
     logging.getLogger("hedgerow.bus").addHandler(logging.NullHandler())
@@ -46,23 +51,47 @@ async def req(
     return 0
 
 
-def encode(text: str) -> bytes:
-    """JSON text as msgpack. Raises StartupError when it is not JSON."""
+def decode(body: bytes) -> str:
+    """Raises StartupError for bytes that are no text, so no JSON either."""
     try:
-        packed = msgpack.packb(json.loads(text))
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StartupError(
+            f"BODY is not UTF-8: byte 0x{body[error.start]:02x} at {error.start} ({error.reason}); "
+            "write it as UTF-8, or as \\u and four hex digits"
+        ) from None
+
+
+def encode(text: str) -> bytes:
+    """JSON text as msgpack. Raises StartupError when it is not JSON, or beyond msgpack."""
+    try:
+        value = json.loads(text)
     except ValueError as error:
         raise StartupError(f"BODY is not JSON ({error})") from None
+    except RecursionError:
+        raise StartupError("BODY is nested too deeply: no request needs that") from None
+    try:
+        packed = msgpack.packb(value)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise StartupError(f"BODY cannot be msgpack ({error}); send it without --msgpack") from None
     assert packed is not None, "packb returns bytes unless given a stream"
     return packed
 
 
 def readable(reply: Message) -> str:
-    """The body as text: JSON as it came; msgpack as JSON, raw bytes in it as base64."""
-    if reply.data[:1] in (b"{", b"[", b""):
-        return reply.data.decode("utf-8", "replace")
-    return json.dumps(msgpack.unpackb(reply.data), default=_base64)
+    """The body as text: JSON as it came; msgpack as JSON, raw bytes in it as base64.
+
+    Whoever listens on a subject may answer anything: what is neither comes as text too.
+    """
+    if _MAP_OR_LIST.match(reply.data):
+        try:
+            return json.dumps(msgpack.unpackb(reply.data), default=_base64)
+        except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+            pass
+    return reply.data.decode("utf-8", "replace")
 
 
 def _base64(value: Any) -> str:
-    assert isinstance(value, bytes), "msgpack gives nothing else that JSON lacks"
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} is nothing that JSON has")
     return base64.b64encode(value).decode("ascii")

@@ -23,6 +23,7 @@ from hedgerow_local.options import (
     ServedModel,
     UpOptions,
     check,
+    check_machine,
     find_models,
 )
 from hedgerow_local.target import bus_options
@@ -63,7 +64,9 @@ async def up(options: UpOptions) -> int:
     check(options)
     if options.nats_url:  # before models, which may be downloaded
         await (await Bus.connect(bus_options(options.nats_url, "hedgerow-up"))).close()
-    machine, models = look(), find_models(options)
+    machine = look()
+    check_machine(options, machine)
+    models = find_models(options)
     options = choose_http_port(options)
     data_dir = state.DataDir(options.data_dir)
     if not options.nats_url:
