@@ -37,6 +37,7 @@ def test_prompts_are_left_out_of_pooling_only_where_the_model_says_so() -> None:
     layout = lay_out(BATCH, include_prompt=False)
     assert layout.pool_starts.tolist() == [4, 0, 8, 1] and not layout.whole
     assert layout.pool_ends.tolist() == [6, 1, 9, 3]
+    assert layout.pool_offsets.tolist() == [1, 0, 2, 0]
 
 
 def test_spans_give_one_row_each_in_batch_order() -> None:
@@ -49,3 +50,4 @@ def test_spans_give_one_row_each_in_batch_order() -> None:
     layout = lay_out(batch, include_prompt=True)
     ranges = list(zip(layout.pool_starts.tolist(), layout.pool_ends.tolist()))
     assert ranges == [(3, 4), (4, 6), (0, 1), (7, 8), (1, 3)]
+    assert layout.pool_offsets.tolist() == [0, 1, 0, 1, 0]

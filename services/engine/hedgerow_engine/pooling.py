@@ -66,19 +66,19 @@ class CpuPooler:
                 out.index_copy_(0, order[done : done + n], _reduce(part, mode))
                 done += n
         else:
-            ranges = zip(layout.pool_starts.tolist(), layout.pool_ends.tolist(), strict=True)
-            for row, (start, end) in enumerate(ranges):
-                out[row] = _reduce(hidden_states[None, start:end], mode)[0]
+            ranges = zip(layout.pool_starts, layout.pool_ends, layout.pool_offsets, strict=True)
+            for row, (start, end, offset) in enumerate(ranges):
+                out[row] = _reduce(hidden_states[None, start:end], mode, int(offset))[0]
         return out
 
 
-def _reduce(x: Tensor, mode: PoolingMode) -> Tensor:
-    """[n, length, width] -> float32 [n, width]."""
+def _reduce(x: Tensor, mode: PoolingMode, offset: int = 0) -> Tensor:
+    """[n, length, width] -> float32 [n, width]; x begins at place `offset` of its sequence."""
     length = x.shape[1]
     if mode == "max":
         return x.amax(1).float()
     if mode == "weightedmean":
-        weights = torch.arange(1, length + 1, dtype=torch.float32)
+        weights = torch.arange(offset + 1, offset + length + 1, dtype=torch.float32)
         return torch.einsum("nlw,l->nw", x.float(), weights / weights.sum())
     total = x.sum(1, dtype=torch.float32)
     return total / (length**0.5 if mode == "mean_sqrt_len" else length)

@@ -37,6 +37,7 @@ class Layout:
     cu_seqlens: int32 [num_seqs + 1], in staged order
     groups: runs of equal length, in staged order
     pool_starts, pool_ends: int32 [num_rows], token range behind each row, in batch order
+    pool_offsets: int32 [num_rows], place of that range's first token in its sequence
     whole:  True when each row is a whole sequence, so that groups can be reduced at once
     first, last: int32 [num_seqs], rows of each sequence's first and last token, in batch order
     """
@@ -47,6 +48,7 @@ class Layout:
     groups: tuple[Group, ...]
     pool_starts: Int32s
     pool_ends: Int32s
+    pool_offsets: Int32s
     whole: bool
     first: Int32s
     last: Int32s
@@ -69,11 +71,11 @@ def lay_out(batch: RaggedBatch, *, include_prompt: bool, sort: bool = True) -> L
     first = np.empty(n, np.int32)
     first[order] = cu_seqlens[:-1]
     ends = first + seqlens
-    starts, whole = first, True
+    starts, origins, whole = first, first, True
     if batch.prompt_len.size and not include_prompt and np.any(batch.prompt_len):
         starts, whole = first + batch.prompt_len, False
     if batch.spans.shape[0]:
-        starts, ends = _spans(batch, first, starts, ends)
+        starts, ends, origins = _spans(batch, first, starts, ends)
         whole = False
     return Layout(
         num_tokens=batch.num_tokens,
@@ -82,6 +84,7 @@ def lay_out(batch: RaggedBatch, *, include_prompt: bool, sort: bool = True) -> L
         groups=_groups(seqlens[order]),
         pool_starts=starts.astype(np.int32),
         pool_ends=ends.astype(np.int32),
+        pool_offsets=(starts - origins).astype(np.int32),
         whole=whole,
         first=first,
         last=(first + seqlens - 1).astype(np.int32),
@@ -112,7 +115,8 @@ def fill(batch: RaggedBatch, layout: Layout, ids: Int32s, positions: Int32s, typ
 
 def _spans(
     batch: RaggedBatch, first: Int32s, starts: Int32s, ends: Int32s
-) -> tuple[Int32s, Int32s]:
+) -> tuple[Int32s, Int32s, Int32s]:
+    """(starts, ends, first token of its sequence) of each row."""
     spans = batch.spans
     counts = np.bincount(spans[:, 0], minlength=batch.num_seqs)
     owner = np.repeat(np.arange(batch.num_seqs), np.maximum(counts, 1))
@@ -120,7 +124,7 @@ def _spans(
     spanned = counts[owner] > 0
     row_starts[spanned] = first[spans[:, 0]] + spans[:, 1]
     row_ends[spanned] = first[spans[:, 0]] + spans[:, 2]
-    return row_starts, row_ends
+    return row_starts, row_ends, first[owner]
 
 
 def _groups(seqlens: Int32s) -> tuple[Group, ...]:

@@ -49,8 +49,8 @@ for width, block in ((384, 512), (768, 1024), (1024, 1024)):
     _case(
         f"pool mean {width}",
         tritons.pool,
-        "BJJFFQUiii",
-        {"MODE": "mean", "ROWS": min(32, 16384 // block), "BLOCK": block},
+        "BJJJFFQUiii",
+        {"MODE": "mean", "PLACED": False, "ROWS": min(32, 16384 // block), "BLOCK": block},
         8,
     )
 _case(
@@ -62,8 +62,8 @@ _case(
 _case(
     "pool last 1024",
     tritons.pool,
-    "BJJFFQUiii",
-    {"MODE": "lasttoken", "ROWS": 16, "BLOCK": 1024},
+    "BJJJFFQUiii",
+    {"MODE": "lasttoken", "PLACED": False, "ROWS": 16, "BLOCK": 1024},
     8,
 )
 _case(

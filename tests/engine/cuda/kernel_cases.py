@@ -124,6 +124,18 @@ def test_pool(width: int, dtype: torch.dtype, mode: str) -> None:
     assert all(not t[4].any() for t in got)
 
 
+def test_a_weighted_mean_counts_places_from_the_start_of_each_sequence() -> None:
+    x = random(60, 33)
+    positions = torch.cat((torch.arange(20), torch.arange(40))).int()
+    starts, ends = (torch.tensor(v, dtype=torch.int32) for v in ([3, 20, 25, 60], [20, 25, 60, 60]))
+    places = positions[3:20].float() + 1
+    got, want = (
+        kernels.pool(x, starts, ends, "weightedmean", positions).pooled for kernels in (OURS, TWIN)
+    )
+    assert torch.allclose(got, want, atol=1e-5)
+    assert torch.allclose(got[0], places @ x[3:20] / places.sum(), atol=1e-5)
+
+
 def test_pool_reads_a_slice_with_its_stride() -> None:
     wide = random(10, 64)
     x = wide[:, 16:48]

@@ -60,7 +60,7 @@ def test_prompts_are_left_out_only_where_the_model_says_so() -> None:
     (cut,) = cut_batch(batch, 100)
     assert pool_table(batch, cut, skip_prompts=False) is None
     table = pool_table(batch, cut, skip_prompts=True)
-    assert table is not None and _entries(table) == [(0, 2, 5, 2), (5, 5, 9, 0)]
+    assert table is not None and _entries(table) == [(2, 5, 2), (5, 9, 0)]
 
 
 def test_rows_of_a_later_cut_count_from_its_own_first_token() -> None:
@@ -69,7 +69,7 @@ def test_rows_of_a_later_cut_count_from_its_own_first_token() -> None:
     assert cuts == [Cut(0, 1, 5, 5, 0, 1), Cut(1, 2, 4, 4, 1, 2), Cut(2, 3, 6, 6, 3, 1)]
     tables = [pool_table(batch, cut, skip_prompts=False) for cut in cuts]
     assert [_entries(t) for t in tables if t is not None] == [
-        [(0, 0, 5, 0)],
-        [(0, 0, 2, 0), (1, 1, 4, 1)],
-        [(5, 5, 6, 5)],
+        [(0, 5, 0)],
+        [(0, 2, 0), (1, 4, 1)],
+        [(5, 6, 5)],
     ]

@@ -58,7 +58,7 @@ def row_counts(batch: RaggedBatch) -> npt.NDArray[np.int64] | None:
 def pool_table(batch: RaggedBatch, cut: Cut, *, skip_prompts: bool) -> npt.NDArray[np.int64] | None:
     """POOL words of a cut's rows; None = every row is a whole sequence.
 
-    skip_prompts: leave `prompt_len` leading tokens out of sums and maxima.
+    skip_prompts: rows begin after their `prompt_len` leading tokens, "cls" too.
     """
     prompts = skip_prompts and batch.prompt_len.size > 0
     if not batch.spans.shape[0] and not prompts:
@@ -69,27 +69,27 @@ def pool_table(batch: RaggedBatch, cut: Cut, *, skip_prompts: bool) -> npt.NDArr
     if prompts:
         starts += batch.prompt_len[cut.first : cut.last]
     ends = np.diff(cu[cut.first : cut.last + 1])
-    table = [(s, 0, int(a), int(b)) for s, a, b in zip(owners.tolist(), starts, ends)]
+    table = [(s, int(a), int(b)) for s, a, b in zip(owners.tolist(), starts, ends)]
     if batch.spans.shape[0]:
         table = _with_spans(batch, table)
     return _words(cu, table)
 
 
-Entry = tuple[int, int, int, int]
-"""(sequence, token that "cls" takes, begin, end), offsets inside the sequence."""
+Entry = tuple[int, int, int]
+"""(sequence, begin, end), offsets inside the sequence."""
 
 
 def _with_spans(batch: RaggedBatch, whole: list[Entry]) -> list[Entry]:
-    """Each sequence's spans instead of its whole; a span's first token is its "cls"."""
+    """Each sequence's spans instead of its whole."""
     spans: dict[int, list[Entry]] = {}
     for owner, begin, end in batch.spans.tolist():
-        spans.setdefault(owner, []).append((owner, begin, begin, end))
+        spans.setdefault(owner, []).append((owner, begin, end))
     return [entry for one in whole for entry in spans.get(one[0], [one])]
 
 
 def _words(cu: npt.NDArray[np.int64], table: list[Entry]) -> npt.NDArray[np.int64]:
     words = POOL.new(len(table))
-    for row, (owner, start, begin, end) in zip(words, table, strict=True):
+    for row, (owner, begin, end) in zip(words, table, strict=True):
         base = int(cu[owner])
-        POOL.put(row, start=base + start, begin=base + begin, end=base + end, offset=begin)
+        POOL.put(row, begin=base + begin, end=base + end, offset=begin)
     return words

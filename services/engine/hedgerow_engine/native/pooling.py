@@ -24,20 +24,20 @@ _ACTIVATIONS: dict[TailActivation, Callable[[Kernel, Real], Real]] = {
 
 
 def pool(unit: Unit, mode: PoolingMode, width: int) -> Function:
-    """Pointers x (the pass's first row), target; integers start, begin, end, offset (`POOL` in
+    """Pointers x (the pass's first row), target; integers begin, end, offset (`POOL` in
     words.py). Writes float32 [width]."""
     return unit.once(f"pool_{mode}", lambda: _pool(unit, mode, width))
 
 
 def _pool(unit: Unit, mode: PoolingMode, width: int) -> Function:
-    k = unit.kernel(f"pool_{mode}", ptrs=2, ints=4)
+    k = unit.kernel(f"pool_{mode}", ptrs=2, ints=3)
     x, target = k.ptrs
-    start, begin, end, offset = k.ints
+    begin, end, offset = k.ints
     row_bytes = width * 4
     with k.loop(0, width, k.rung.lanes) as col:
         at, column = col.index * 4, x + col.index * 4
         if mode in ("cls", "lasttoken"):
-            row = start if mode == "cls" else end - 1
+            row = begin if mode == "cls" else end - 1
             total = k.load(column + row * row_bytes)
         else:
             total = _total(k, mode, column, row_bytes, (begin, end, offset))

@@ -210,10 +210,9 @@ class _Stages:
         first, length = sequence_rows(k, frame, row.at_most(num_seqs - 1))
         first, length = k.choose(narrow, row, first), k.choose(narrow, k.int(1), length)
         entry = k.choose(by_table, pools + row * POOL.num_bytes, frame)
-        start, begin, end, offset = (
+        begin, end, offset = (
             k.choose(by_table, POOL.int(k, entry, name), otherwise)
             for name, otherwise in (
-                ("start", first),
                 ("begin", first),
                 ("end", first + length),
                 ("offset", k.int(0)),
@@ -221,7 +220,7 @@ class _Stages:
         )
         for i, mode in enumerate(self.g.poolings):
             target = buffers + i * self.g.hidden * 4
-            pool(self.unit, mode, self.g.hidden)(k, [x, target], [start, begin, end, offset])
+            pool(self.unit, mode, self.g.hidden)(k, [x, target], [begin, end, offset])
         return buffers
 
     def _tail(self, k: Kernel, model: Ptr, source: Ptr, buffers: Ptr) -> Ptr:

@@ -63,6 +63,6 @@ LAYER = Layout(
     "q_norm k_norm rope back ahead bias bias_step"
 )
 TAIL = Layout("weight bias")
-# One row of the answer: tokens of the pass. `start` is what "cls" takes, [begin, end) what is
-# averaged, `begin` counts as the `offset`-th token of its sequence.
-POOL = Layout("start begin end offset")
+# One row of the answer: tokens [begin, end) of the pass; `begin` is the `offset`-th token of its
+# sequence.
+POOL = Layout("begin end offset")

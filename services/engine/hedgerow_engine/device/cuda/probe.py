@@ -69,7 +69,7 @@ class Parts:
         lengths.tables = ring.first.tables
         attention = KeyAttention(self.kernels, lengths)
         at, buffer = Sections.of(key.tokens, key.slots), static.buffer
-        pooler = CudaPooler(self.fused, lengths)
+        pooler = CudaPooler(self.fused, lengths, buffer[at.positions])
         inputs = ModelInputs(
             buffer[at.input_ids],
             buffer[at.positions],

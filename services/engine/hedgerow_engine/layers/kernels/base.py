@@ -75,6 +75,17 @@ class FusedKernels(Protocol):
         """norm(sum of table rows) as `dtype`. Each pair: table [rows, width], int32 [tokens]."""
         ...
 
-    def pool(self, x: Tensor, starts: Tensor, ends: Tensor, mode: PoolingMode) -> Pooled:
-        """Rows [starts[i], ends[i]) of x [tokens, width] reduced by `mode`; int32 [slots]."""
+    def pool(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        mode: PoolingMode,
+        positions: Tensor | None = None,
+    ) -> Pooled:
+        """Rows [starts[i], ends[i]) of x [tokens, width] reduced by `mode`; int32 [slots].
+
+        positions: int32 [tokens], each row's place in its sequence, by which "weightedmean"
+            weights; None = every range begins a sequence
+        """
         ...

@@ -119,7 +119,14 @@ class TritonKernels:
             )
         return out
 
-    def pool(self, x: Tensor, starts: Tensor, ends: Tensor, mode: PoolingMode) -> Pooled:
+    def pool(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        mode: PoolingMode,
+        positions: Tensor | None = None,
+    ) -> Pooled:
         slots, width = starts.shape[0], x.shape[1]
         block = power_of_two(width)
         made = Pooled(
@@ -132,11 +139,13 @@ class TritonKernels:
             x,
             starts,
             ends,
+            starts if positions is None else positions,
             *made,
             width,
             x.stride(0),
             made.bits.shape[1],
             MODE=mode,
+            PLACED=mode == "weightedmean" and positions is not None,
             ROWS=max(1, min(32, _POOL_TILE // block)),
             BLOCK=block,
             num_warps=8,

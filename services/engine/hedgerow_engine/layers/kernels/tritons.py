@@ -200,6 +200,7 @@ def pool(
     x_ptr,
     starts_ptr,
     ends_ptr,
+    positions_ptr,
     pooled_ptr,
     unit_ptr,
     int8_ptr,
@@ -208,6 +209,7 @@ def pool(
     x_stride,
     bit_bytes,
     MODE: tl.constexpr,
+    PLACED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -223,6 +225,10 @@ def pool(
         total = tl.zeros((BLOCK,), tl.float32)
     first = start
     last = end
+    # The place in its sequence of the first row: a prompt before it keeps its weights.
+    offset = start * 0
+    if PLACED:
+        offset = tl.load(positions_ptr + start, mask=end > start, other=0)
     if MODE == "cls":
         last = tl.minimum(end, start + 1)
     if MODE == "lasttoken":
@@ -237,7 +243,7 @@ def pool(
         else:
             tile = tl.load(place, mask=inside, other=0.0).to(tl.float32)
             if MODE == "weightedmean":
-                tile = tile * (row - start + 1).to(tl.float32)[:, None]
+                tile = tile * (row - start + offset + 1).to(tl.float32)[:, None]
             total += tl.sum(tile, axis=0)
     length = (end - start).to(tl.float32)
     if MODE == "mean":
@@ -245,7 +251,7 @@ def pool(
     if MODE == "mean_sqrt_len":
         total = total / tl.sqrt(tl.maximum(length, 1.0))
     if MODE == "weightedmean":
-        total = total / tl.maximum(length * (length + 1.0) * 0.5, 1.0)
+        total = total / tl.maximum(length * ((length + 1.0) * 0.5 + offset.to(tl.float32)), 1.0)
     total = tl.where(mask & (end > start), total, 0.0)
     norm = tl.sqrt(tl.sum(total * total, axis=0))
     unit = total / tl.maximum(norm, 1e-12)

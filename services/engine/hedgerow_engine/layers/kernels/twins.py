@@ -61,11 +61,19 @@ class TorchKernels:
                 total = total + torch.embedding(*pair)
         return normed(total, norm).to(dtype)
 
-    def pool(self, x: Tensor, starts: Tensor, ends: Tensor, mode: PoolingMode) -> Pooled:
+    def pool(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        mode: PoolingMode,
+        positions: Tensor | None = None,
+    ) -> Pooled:
         rows = torch.zeros(starts.shape[0], x.shape[1], dtype=torch.float32, device=x.device)
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             if end > start:
-                rows[row] = reduced(x[start:end].float(), mode)
+                offset = 0 if positions is None else int(positions[start])
+                rows[row] = reduced(x[start:end].float(), mode, offset)
         return finished(rows)
 
 
@@ -77,8 +85,8 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return x * scale * norm.weight
 
 
-def reduced(x: Tensor, mode: PoolingMode) -> Tensor:
-    """float32 [length, width] -> float32 [width]."""
+def reduced(x: Tensor, mode: PoolingMode, offset: int) -> Tensor:
+    """float32 [length, width] -> float32 [width]; x begins at place `offset` of its sequence."""
     length = x.shape[0]
     if mode == "cls":
         return x[0]
@@ -87,7 +95,7 @@ def reduced(x: Tensor, mode: PoolingMode) -> Tensor:
     if mode == "max":
         return x.amax(0)
     if mode == "weightedmean":
-        weights = torch.arange(1, length + 1, dtype=torch.float32, device=x.device)
+        weights = torch.arange(length, dtype=torch.float32, device=x.device) + (offset + 1)
         return weights @ x / weights.sum()
     return x.sum(0) / (length**0.5 if mode == "mean_sqrt_len" else length)
 
