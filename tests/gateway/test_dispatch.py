@@ -13,6 +13,7 @@ from hedgerow_gateway import flight
 from hedgerow_gateway.dispatch import Dispatcher, DispatchOptions, Work
 from hedgerow_gateway.failures import error_body
 from hedgerow_gateway.fleet import Fleet, Worker
+from hedgerow_gateway.latency import Latencies
 from hedgerow_gateway.splitter import EMBED, split
 from hedgerow_gateway.tokenizer.encoded import from_ids
 from hedgerow_shared import subjects
@@ -252,6 +253,25 @@ async def test_work_of_a_dead_fleet_is_given_up_before_its_deadline(monkeypatch)
     s.bus.gone = {"w1"}
     with pytest.raises(WorkerLostError):
         await asyncio.wait_for(s.dispatcher.run(s.work(ttl_s=60)), 5)
+
+
+async def test_silence_of_a_dead_worker_is_not_learned_as_the_time_that_chunks_take():
+    s = setup({GROUP: lambda c: None, direct("w2"): lambda c: answer("w2", c)})
+    s.bus.alive = {"w2"}
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        began_s = loop.time()
+        await s.dispatcher.run(s.work(ttl_s=30))
+        assert loop.time() - began_s < 0.5, "each waits for its first attempt as long as the first"
+
+
+async def test_a_first_attempt_leaves_time_for_a_second_however_slow_the_last_ones_were():
+    s = setup({GROUP: lambda c: None, direct("w2"): lambda c: answer("w2", c)})
+    s.fleet.workers["w2"].heard_s = float("inf")
+    slow = s.dispatcher._latencies.setdefault(("m", Lane.QUERY), Latencies())
+    for _ in range(50):
+        slow.add(60.0)
+    assert (await s.dispatcher.run(s.work(ttl_s=1.0))).rows
 
 
 async def test_a_late_first_answer_still_wins():

@@ -212,6 +212,69 @@ def test_a_body_of_unknown_length_is_read_and_limited_all_the_same(client):
     assert embed(client, input="still here").status_code == 200
 
 
+def half_a_body(port: int, *headers: str) -> socket.socket:
+    """A connection that announces half a megabyte and sends one byte of them."""
+    stalled = socket.create_connection(("127.0.0.1", port))
+    lines = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Length: 500000", *headers]
+    stalled.sendall(("\r\n".join(lines) + "\r\n\r\n{").encode())
+    return stalled
+
+
+def test_connections_that_send_nothing_take_no_room_from_others(client, stack):
+    stalled = [half_a_body(stack.port) for _ in range(8)]
+    time.sleep(0.2)
+    for _ in range(5):
+        assert embed(client, input="others are served").status_code == 200
+    for connection in stalled:
+        connection.close()
+
+
+def test_a_body_that_does_not_come_ends_with_the_time_of_its_request(stack):
+    with half_a_body(stack.port, "Hedgerow-Ttl-Ms: 300") as stalled:
+        stalled.settimeout(10)
+        answer = stalled.recv(65536).decode()
+    assert answer.startswith("HTTP/1.1 504") and "1 of 500000 bytes" in answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n",
+        b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"no HTTP at all\r\n\r\n",
+    ],
+    ids=["header", "length", "long", "noise"],
+)
+def test_what_is_no_http_is_told_in_the_usual_body_and_not_in_the_log(client, stack, text):
+    with socket.create_connection(("127.0.0.1", stack.port), timeout=10) as plain:
+        plain.sendall(text)
+        answer = b"".join(iter(lambda: plain.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head[8:13] == b" 400 " and b"x-request-id" in head.lower()
+    assert json.loads(body)["error"]["code"] == "unreadable_request"
+    assert "Traceback" not in (stack.folder / "gateway0.log").read_text()
+    assert embed(client, input="still here").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"\\ud800": "\\udc01"}', b'{"input": {"\\ud800": "\\udc01"}}'],
+    ids=["key", "inner key"],
+)
+def test_a_lone_surrogate_in_a_key_is_refused_with_a_path_that_can_be_written(client, body):
+    response = client.post("/v1/embeddings", content=body)
+    assert response.status_code == 400, response.text
+    assert "\\ud800" in response.json()["error"]["param"]
+
+
+def test_errors_say_what_was_found(client):
+    body = {"input": "x", "dimensions": 9999, "encoding_format": "hex"}
+    found = {d["param"]: d["message"] for d in embed(client, **body).json()["detail"]}
+    assert found["dimensions"].endswith("found 9999")
+    assert found["encoding_format"].endswith('found "hex"')
+
+
 def test_unknown_paths_and_methods_are_told_in_the_usual_body(client):
     missing = client.get("/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "route_not_found")
@@ -321,6 +384,19 @@ def test_a_gateway_told_to_stop_finishes_what_it_took(tmp_path, toy_folders):
             gateway.terminate()
             assert [future.result().status_code for future in sent] == [200] * 8
         assert gateway.wait(10) == 0
+
+
+def test_a_gateway_told_to_stop_waits_for_no_body_that_does_not_come(tmp_path, toy_folders):
+    with running_stack(tmp_path / "s", f"toy={toy_folders['wordpiece']}") as stack:
+        gateway = stack.gateway()
+        stack.worker()
+        stack.wait()
+        with half_a_body(stack.port):
+            time.sleep(0.3)
+            began_s = time.monotonic()
+            gateway.terminate()
+            assert gateway.wait(20) == 0
+            assert time.monotonic() - began_s < 10
 
 
 def test_every_path_described_is_served(client):

@@ -137,6 +137,12 @@ async def test_a_reply_subject_outside_every_inbox_is_never_published_to(bus):
     assert [message.subject for message in heard] == ["_INBOX.mine"]
 
 
+async def test_a_lone_surrogate_in_a_key_is_answered_too(bus):
+    reply = await bus.request(SUBJECTS["embed"], b'{"\\ud800": "\\udc01"}', timeout_s=10)
+    assert reply.headers["Nats-Service-Error-Code"] == "400"
+    assert "\\ud800" in json.loads(reply.data)["error"]["param"]
+
+
 async def test_many_requests_at_once_each_get_their_own_answer(bus, tokenizer):
     texts = [f"text number {i}" for i in range(300)]
     found = await asyncio.gather(*(ask(bus, SUBJECTS["embed"], {"input": t}) for t in texts))

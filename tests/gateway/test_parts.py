@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hedgerow_gateway.call import read_call
+from hedgerow_gateway.call import read_call, read_ttl
 from hedgerow_gateway.fleet import Fleet, Worker
 from hedgerow_gateway.latency import Latencies
 from hedgerow_gateway.limits import Gate
@@ -71,25 +71,40 @@ def test_the_gate_refuses_by_size_by_number_and_by_bytes():
     with pytest.raises(TooLargeError) as raised:
         gate.enter(101)
     assert "--max-body-bytes" in raised.value.message
-    gate.enter(100)
+    first = gate.enter(100)
     with pytest.raises(OverloadedError):
         gate.enter(30)
-    gate.enter(10)
+    second = gate.enter(10)
     with pytest.raises(OverloadedError):
         gate.enter(1)
-    gate.leave(100)
-    gate.enter(90)
-    gate.leave(90)
-    gate.leave(10)
+    first.leave()
+    third = gate.enter(90)
+    for held in (third, second, second):
+        held.leave()
+    assert (gate.requests, gate.bytes) == (0, 0)
+
+
+def test_a_request_that_has_sent_nothing_takes_no_room_and_one_that_grows_may_be_refused():
+    gate = Gate(max_body_bytes=100, max_requests=9, max_bytes=120)
+    idle = [gate.enter() for _ in range(4)]
+    busy = gate.enter(100)
+    idle[0].grow(20)
+    with pytest.raises(OverloadedError):
+        idle[1].grow(1)
+    busy.leave()
+    idle[1].grow(1)
+    for held in idle:
+        held.leave()
     assert (gate.requests, gate.bytes) == (0, 0)
 
 
 def test_a_lone_request_is_never_refused_for_the_bytes_of_all():
-    Gate(max_body_bytes=100, max_requests=2, max_bytes=50).enter(80)
+    alone = Gate(max_body_bytes=100, max_requests=2, max_bytes=50).enter(80)
+    alone.grow(20)
 
 
 def call(headers):
-    return read_call(headers, "json", ttl_s=30, max_ttl_s=600)
+    return read_call(headers, "json", ttl_s=read_ttl(headers, 30, 600))
 
 
 def test_headers_are_read_in_any_letter_case():

@@ -277,10 +277,10 @@ async def test_a_byte_order_mark_before_json_is_no_fault():
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("1", True), ("False", False)])
 def test_partial_is_true_or_false(value, expected):
     headers = {"hedgerow-partial": value}
-    assert read_call(headers, "json", ttl_s=1, max_ttl_s=1).partial is expected
+    assert read_call(headers, "json", ttl_s=1).partial is expected
 
 
 def test_another_word_for_partial_is_refused():
     with pytest.raises(BadInputError) as raised:
-        read_call({"hedgerow-partial": "maybe"}, "json", ttl_s=1, max_ttl_s=1)
+        read_call({"hedgerow-partial": "maybe"}, "json", ttl_s=1)
     assert raised.value.param == "Hedgerow-Partial"

@@ -33,6 +33,7 @@ from hedgerow_gateway.routes.http import HttpFront
 from hedgerow_gateway.routes.metrics import add_metrics
 from hedgerow_gateway.routes.openai import add_openai
 from hedgerow_gateway.routes.openapi import add_openapi
+from hedgerow_gateway.routes.protocol import Runner
 from hedgerow_gateway.routes.rerank import add_rerank
 from hedgerow_gateway.routes.tokenize import add_tokenize
 from hedgerow_gateway.settings import Settings
@@ -45,6 +46,8 @@ _log = logging.getLogger("hedgerow.gateway")
 
 _BACKLOG = 1024
 _DRAIN_POLL_S = 0.01
+_LINGER_S = 3.0
+"""How long a caller may go on sending a body that was refused, so that he reads why."""
 
 
 class Gateway:
@@ -88,13 +91,15 @@ class Gateway:
         self._nats = NatsFace(
             bus, self._gate, self._metrics, reply_prefix=settings.reply_prefix, **times
         )
-        self._runner = web.AppRunner(
+        self._runner = Runner(
             self._web(),
+            self._front,
             access_log=None,
             handler_cancellation=True,
             auto_decompress=False,  # routes.inflate does it
             shutdown_timeout=settings.drain_s,
             keepalive_timeout=75,
+            lingering_time=_LINGER_S,
         )
         self._micro: micro.Micro | None = None
         self._draining = False
@@ -149,7 +154,7 @@ class Gateway:
         """Stop taking work, finish what was taken, close. Lasts at most about `drain_s`."""
         settings = self._settings
         self._draining = True
-        self._front.draining = True
+        self._front.drain()
         await asyncio.sleep(settings.drain_delay_s)
         if self._micro is not None:
             await self._micro.stop()

@@ -38,20 +38,15 @@ def read_call(
     form: Form,
     *,
     ttl_s: float,
-    max_ttl_s: float,
     alias: str | None = None,
     max_reply_bytes: int | None = None,
 ) -> Call:
-    """headers: looked up in any letter case (a CIMultiDict, or a dict in lower case).
+    """headers: looked up in any letter case (a CIMultiDict, or a dict in lower case)
+    ttl_s: see `read_ttl`
 
-    Raises BadInputError for a time that is not a positive number, a lane that is none, and
-    anything but true and false where one of them is wanted.
+    Raises BadInputError for a lane that is none, and for anything but true and false where one
+    of them is wanted.
     """
-    for name in _TTL_HEADERS:
-        text = _header(headers, name)
-        if text is not None:
-            ttl_s = _positive_ms(name, text)
-            break
     lane = (_header(headers, HEADER_LANE) or "query").lower()
     if lane not in ("query", "bulk"):
         raise BadInputError(f"must be query or bulk, found {shown(lane)}", param=HEADER_LANE)
@@ -61,13 +56,25 @@ def read_call(
     trace = parse_traceparent(headers.get(HEADER_TRACE))
     return Call(
         form=form,
-        ttl_s=min(ttl_s, max_ttl_s),
+        ttl_s=ttl_s,
         alias=alias,
         partial=partial in ("true", "1"),
         bulk=lane == "bulk",
         trace=trace.traceparent if trace else "",
         max_reply_bytes=max_reply_bytes,
     )
+
+
+def read_ttl(headers: Mapping[str, str], ttl_s: float, max_ttl_s: float) -> float:
+    """Seconds a request may take: what its caller says, else `ttl_s`; never over `max_ttl_s`.
+
+    Raises BadInputError for a time that is not a positive number.
+    """
+    for name in _TTL_HEADERS:
+        text = _header(headers, name)
+        if text is not None:
+            return min(_positive_ms(name, text), max_ttl_s)
+    return min(ttl_s, max_ttl_s)
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:

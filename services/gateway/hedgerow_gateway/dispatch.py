@@ -21,7 +21,6 @@ from hedgerow_shared.errors import HedgerowError, RetryableError
 from hedgerow_shared.ragged import Lane, OutputSpec, Row
 from hedgerow_shared.wire import Chunk, ChunkReply, encode_cancel, encode_chunk
 
-
 _ATTEMPT_SHARE = 1 / 3
 """Of the time a request has left: a silent first attempt must leave room for a second one."""
 

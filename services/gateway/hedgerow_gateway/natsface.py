@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import Any
 
 from hedgerow_gateway.bodies import Form, decode, encode, form_of
-from hedgerow_gateway.call import Call, read_call
+from hedgerow_gateway.call import Call, read_call, read_ttl
 from hedgerow_gateway.core import check_reply
 from hedgerow_gateway.failures import error_body, headline, retry_headers, writable
-from hedgerow_gateway.limits import Gate
+from hedgerow_gateway.limits import Gate, Pass
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_shared.bus import Bus, Message, Subscription
 from hedgerow_shared.errors import HedgerowError, OverloadedError, TooLargeError
@@ -103,15 +103,14 @@ class NatsFace:
         began_s = perf_counter()
         headers = {k.lower(): v for k, v in message.headers.items()}
         form = form_of(message.data, headers.get("content-type"))
-        size, model, code, entered = len(message.data), endpoint.alias or "", "ok", False
+        model, code = endpoint.alias or "", "ok"
+        held: Pass | None = None
         try:
-            self._gate.enter(size)
-            entered = True
+            held = self._gate.enter(len(message.data))
             call = read_call(
                 headers,
                 form,
-                ttl_s=self._ttl_s,
-                max_ttl_s=self._max_ttl_s,
+                ttl_s=read_ttl(headers, self._ttl_s, self._max_ttl_s),
                 alias=endpoint.alias,
                 max_reply_bytes=self._bus.max_message_bytes,
             )
@@ -132,8 +131,8 @@ class NatsFace:
                 message.reply, HedgerowError("internal error; the server's log has it"), form
             )
         finally:
-            if entered:
-                self._gate.leave(size)
+            if held is not None:
+                held.leave()
             took_s = perf_counter() - began_s
             self.counts["num_requests"] += 1
             self.counts["num_errors"] += code != "ok"

@@ -10,16 +10,15 @@ from time import perf_counter
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import PayloadEncodingError
 
 from hedgerow_gateway.bigjson import LARGE_BYTES, decode_large
 from hedgerow_gateway.bodies import CONTENT_TYPES, Form, decode, encode, form_of
-from hedgerow_gateway.call import Call, read_call
+from hedgerow_gateway.call import Call, read_call, read_ttl
 from hedgerow_gateway.failures import error_body, retry_headers
-from hedgerow_gateway.limits import Gate
+from hedgerow_gateway.limits import Gate, Pass
 from hedgerow_gateway.metrics import Metrics
-from hedgerow_gateway.routes.inflate import check_encoding, inflate
-from hedgerow_shared.errors import BadInputError, HedgerowError, TooLargeError
+from hedgerow_gateway.routes.reading import BodyReader
+from hedgerow_shared.errors import HedgerowError
 
 _log = logging.getLogger("hedgerow.http")
 
@@ -31,7 +30,7 @@ HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpFront:
-    """Makes aiohttp handlers out of use cases. `draining` closes connections after each answer."""
+    """Makes aiohttp handlers out of use cases."""
 
     def __init__(
         self, gate: Gate, metrics: Metrics, gateway_id: str, *, ttl_s: float, max_ttl_s: float
@@ -39,7 +38,13 @@ class HttpFront:
         self._gate, self._metrics = gate, metrics
         self._ttl_s, self._max_ttl_s = ttl_s, max_ttl_s
         self._ids = (f"{gateway_id}-{n:x}" for n in itertools.count(1))
-        self.draining = False
+        self._bodies = BodyReader(gate.max_body_bytes)
+        self._draining = False
+
+    def drain(self) -> None:
+        """From now on connections close after each answer, and nobody may dawdle with a body."""
+        self._draining = True
+        self._bodies.hurry()
 
     def post(self, route: str, serve: Serve, body_of: BodyOf | None = None) -> HttpHandler:
         """A handler for POST `route`. body_of: for requests whose path and query say it all;
@@ -47,23 +52,15 @@ class HttpFront:
 
         async def handler(request: web.Request) -> web.StreamResponse:
             began_s = perf_counter()
-            size, form, model, code = request.content_length or 0, "json", "", "ok"
-            entered = False
+            form, model, code = "json", "", "ok"
+            held: Pass | None = None
             try:
-                self._gate.enter(size)
-                entered = True
-                data = await _read(request, self._gate.max_body_bytes)
-                if len(data) > size:
-                    # Chunked or compressed: only now is it known how much this request holds.
-                    self._gate.leave(size)
-                    entered, size = False, len(data)
-                    self._gate.enter(size)
-                    entered = True
+                held = self._gate.enter()
+                ttl_s = read_ttl(request.headers, self._ttl_s, self._max_ttl_s)
+                data = await self._bodies.read(request, held, ttl_s)
                 kind = "Content-Type" if body_of is None else "Accept"
                 form = form_of(data, request.headers.get(kind))
-                call = read_call(
-                    request.headers, form, ttl_s=self._ttl_s, max_ttl_s=self._max_ttl_s
-                )
+                call = read_call(request.headers, form, ttl_s=ttl_s)
                 if body_of is not None:
                     body = body_of(request)
                 elif form == "json" and len(data) > LARGE_BYTES:
@@ -83,8 +80,8 @@ class HttpFront:
                 _log.exception("http: %s failed", route)
                 return self.refuse(HedgerowError("internal error; the server's log has it"), form)
             finally:
-                if entered:
-                    self._gate.leave(size)
+                if held is not None:
+                    held.leave()
                 self._metrics.request("http", route, model, code, perf_counter() - began_s)
 
         return handler
@@ -121,25 +118,6 @@ class HttpFront:
         return {"Content-Type": CONTENT_TYPES[form], "x-request-id": next(self._ids)}
 
     def _closing(self, response: Any) -> Any:
-        if self.draining:
+        if self._draining:
             response.force_close()
         return response
-
-
-async def _read(request: web.Request, limit: int) -> bytes:
-    """The whole body, decompressed; never more than `limit` bytes of it."""
-    encoding = check_encoding(request.headers.get("Content-Encoding"))
-    try:
-        data = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise TooLargeError(
-            f"the body is larger than {limit} bytes (--max-body-bytes): send fewer inputs at a time"
-        ) from None
-    except (
-        web.HTTPBadRequest,
-        web.RequestPayloadError,
-        PayloadEncodingError,
-        ValueError,
-    ) as error:
-        raise BadInputError(f"the body could not be read: {type(error).__name__}") from None
-    return await inflate(data, encoding, limit) if encoding else data
