@@ -87,6 +87,10 @@ def test_a_page_is_asked_for_in_json_or_in_a_query(models):
     with pytest.raises(BadInputError) as caught:
         read_page({"job": "j", "from": "-1", "limit": 0, "release": "maybe"})
     assert [p.param for p in caught.value.problems] == ["from", "limit", "release"]
+    for digits in ("9" * 5000, "9" * 30):
+        with pytest.raises(BadInputError) as caught:
+            read_page({"job": "j", "from": digits, "limit": digits})
+        assert [p.param for p in caught.value.problems] == ["from", "limit"]
     for body in ({}, {"job": 3}, {"job": "a b"}):
         with pytest.raises(BadInputError):
             read_job(body)

@@ -241,13 +241,15 @@ def test_what_is_not_there_and_what_has_no_time_is_refused(stack):
 def test_a_row_that_the_engine_refuses_costs_only_itself(make_stack):
     stack = make_stack()
     stack.gateway("g0")
-    stack.worker("w0", "--fake-raise-id", str(word_id("w1500")))
+    for name in ("w0", "w1"):
+        stack.worker(name, "--fake-raise-id", str(word_id("w1500")))
     stack.ready()
+    stack.until(lambda: stack.http("GET", "/v1/models").json()["data"][0]["workers"] == 2, "both")
     sent = rows(40, seed=10)
     sent[13]["text"] += " w1500"
     stack.accepted("poison", sent, last=True)
     status = stack.complete("poison")
-    assert (status["done"], status["failed"]) == (39, 1)
+    assert (status["done"], status["failed"], status["workers"]) == (39, 1, 2)
     found = {row["id"]: row for row in stack.results("poison")}
     assert found["r13"]["error"]["code"] == "row_failed"
     assert_right([r for r in found.values() if r["id"] != "r13"], sent[:13] + sent[14:])

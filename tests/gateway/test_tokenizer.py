@@ -18,7 +18,7 @@ from hedgerow_gateway.tokenizer.encoded import from_ids, join
 from hedgerow_gateway.tokenizer.file import read_file
 from hedgerow_gateway.tokenizer.hf import HfEncoder
 from hedgerow_gateway.tokenizer.prefix import cuttable, prefix_ids, worth_cutting
-from hedgerow_shared.errors import StartupError
+from hedgerow_shared.errors import BadInputError, StartupError
 from hedgerow_shared.modelcard import Module, Pooling, read_card
 from tests.gateway.conftest import DOCS, TRAINERS
 
@@ -159,6 +159,15 @@ def test_a_prompt_is_counted_in_tokens_with_the_leading_special(toy_folders):
     encoded = tokenizer.encode(["hello", "word " * 90], limit=30, prompt="query: ")
     assert encoded.prompt_len.tolist() == [len(bare) + 1] * 2
     assert encoded.batch(0, 1, None).input_ids.tolist()[1 : len(bare) + 1] == bare
+
+
+@pytest.mark.parametrize("truncate", ["start", "end"])
+def test_a_prompt_that_leaves_nothing_of_the_text_is_refused(toy_folders, truncate):
+    tokenizer = open_tokenizer(read_card(toy_folders["wordpiece"]), log=print)
+    with pytest.raises(BadInputError, match="nothing of the text") as raised:
+        tokenizer.encode(["one", "two"], limit=16, prompt="w " * 100, truncate=truncate)
+    assert raised.value.problems[0].param == "prompt"
+    assert (tokenizer.encode(["x"], limit=16, prompt="w " * 100, truncate="none").seen > 16).all()
 
 
 def test_truncating_the_start_keeps_the_prompt(toy_folders):

@@ -13,6 +13,7 @@ from hedgerow_gateway.tokenizer.encoded import Encoded
 from hedgerow_gateway.tokenizer.encoder import Encoder
 from hedgerow_gateway.tokenizer.prefix import prefix_ids, worth_cutting
 from hedgerow_gateway.tokenizer.specials import Specials
+from hedgerow_shared.errors import BadInputError
 from hedgerow_shared.ragged import TokenIds
 
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
@@ -34,7 +35,8 @@ class Tokenizer:
     ) -> Encoded:
         """Encode each `prompt + text`; ids never exceed `limit` unless truncate is "none".
 
-        With "none" nothing that fits is cut, and the caller compares `seen` with the limit; of
+        Raises BadInputError for a prompt that leaves no room for a text. With "none" nothing that
+        fits is cut, and the caller compares `seen` with the limit; of
         a text that is far too long only so much is read as shows that it is.
         """
         budget = max(limit - self.specials.single, 1)
@@ -45,6 +47,13 @@ class Tokenizer:
         if prompt:
             texts = [prompt + text for text in texts]
         prompt_ids = int(self.encoder.encode([prompt])[1][-1]) if prompt else 0
+        if prompt_ids >= budget and truncate != "none":
+            # Every text would be cut to the same prompt, and all vectors would be one.
+            raise BadInputError(
+                f"has {prompt_ids} tokens and a text with its prompt may have {budget}: nothing of "
+                "the text would be left",
+                param="prompt",
+            )
         at_least = np.zeros(len(texts), np.bool_)
         ids, cu = self._bare(texts, 0 if truncate == "start" else budget, at_least)
         seen = np.diff(cu) + np.int32(self.specials.single)
