@@ -134,7 +134,10 @@ def _check_tokenizer(card: ModelCard) -> None:
         vocab = tokenizer["model"]["vocab"]
         largest = max(vocab.values()) if isinstance(vocab, dict) else len(vocab) - 1
         largest = max([largest, *(t["id"] for t in tokenizer.get("added_tokens") or ())])
-    except (ValueError, KeyError, TypeError, OSError):
+        # Ids that are text compare with each other, and only then fail.
+        if type(largest) is not int:
+            raise TypeError(largest)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         raise StartupError(
             f"{card.tokenizer_file}: not a tokenizer.json with a vocabulary; download it again"
         ) from None

@@ -12,6 +12,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def read_safetensors(file: Path) -> dict[str, RawTensor]:
     """
     header, data_start, mapped = _open(file)
     tensors: dict[str, RawTensor] = {}
+    places: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -81,7 +83,16 @@ def read_safetensors(file: Path) -> dict[str, RawTensor]:
             mapped, np.dtype(_NUMPY[dtype]).newbyteorder("<"), prod(shape), data_start + begin
         )
         tensors[name] = RawTensor(name, dtype, flat.reshape(shape), file)
+        places.append((begin, end, name))
+    _check_apart(file, places)
     return tensors
+
+
+def _check_apart(file: Path, places: list[tuple[int, int, str]]) -> None:
+    """The format gives every tensor bytes of its own; (begin, end, name) of each."""
+    for (_, end, name), (begin, _, other) in pairwise(sorted(places)):
+        if begin < end:
+            raise StartupError(f"{file}: tensors {name} and {other} share bytes; download it again")
 
 
 def _open(file: Path) -> tuple[Mapping[str, Any], int, mmap.mmap]:
@@ -101,25 +112,31 @@ def _open(file: Path) -> tuple[Mapping[str, Any], int, mmap.mmap]:
         )
     try:
         header = json.loads(mapped[8 : 8 + length])
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise StartupError(f"{file}: not safetensors (the header is not JSON); download it again")
     return header, 8 + length, mapped
 
 
+def _broken(file: Path, name: str) -> StartupError:
+    return StartupError(f"{file}: the header's entry for {name} is broken; download it again")
+
+
 def _entry(file: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     try:
-        dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
-        begin, end = (int(n) for n in entry["data_offsets"])
+        dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
-        raise StartupError(f"{file}: the header's entry for {name} is broken") from None
+        raise _broken(file, name) from None
+    if any(type(n) is not int or n < 0 for n in (*shape, begin, end)):
+        raise _broken(file, name)
     if dtype not in _NUMPY:
         raise StartupError(
             f"{file}: tensor {name} is of type {dtype}; supported: {', '.join(_NUMPY)}"
         )
     width = np.dtype(_NUMPY[dtype]).itemsize
-    if begin < 0 or end - begin != prod(shape) * width:
+    if end - begin != prod(shape) * width:
         raise StartupError(
             f"{file}: tensor {name} is {list(shape)} {dtype} but has {end - begin} bytes"
         )

@@ -6,7 +6,6 @@ StartupError of one line that names the file, the tensor and the remedy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from hedgerow_engine.ptfile import read_pt
 from hedgerow_engine.weightfile import RawTensor, read_safetensors
+from hedgerow_engine.weightfolder import weight_files
 from hedgerow_shared.errors import StartupError
 
 # What checkpoints put before the names of the base model: classes with a head prefix it with
@@ -35,6 +35,7 @@ PREFIXES = (
     "encoder.model.",
 )
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class Weights:
@@ -42,15 +43,27 @@ class Weights:
 
     def __init__(self, folder: Path, tensors: dict[str, RawTensor]) -> None:
         self.folder = folder
-        self._tensors = {_modern(name): raw for name, raw in tensors.items()}
+        self._tensors: dict[str, RawTensor] = {}
         self._taken: set[str] = set()
+        for name, raw in tensors.items():
+            if self._tensors.setdefault(_modern(name), raw) is not raw:
+                raise StartupError(
+                    f"{raw.file}: has {_modern(name)} under its old name too (.gamma, .beta); "
+                    "which of the two counts is not said, so remove one"
+                )
 
     @classmethod
     def open(cls, folder: Path) -> Weights:
         """Map every safetensors file of `folder`. Raises StartupError, see the module."""
         tensors: dict[str, RawTensor] = {}
         for file in weight_files(folder):
-            tensors.update(read_safetensors(file))
+            for name, raw in read_safetensors(file).items():
+                if name in tensors:
+                    other = tensors[name].file.name
+                    raise StartupError(
+                        f"{file}: tensor {name} is in {other} too; remove one of the two files"
+                    )
+                tensors[name] = raw
         return cls(folder, tensors)
 
     @classmethod
@@ -91,6 +104,11 @@ class Weights:
                 "another architecture or the download is incomplete"
             )
         raw = self._tensors[found]
+        if raw.dtype not in _FLOATS:
+            raise StartupError(
+                f"{raw.file}: tensor {found} is {raw.dtype}, but weights of integers are not read; "
+                f"take the model's weights as one of {', '.join(_FLOATS)}"
+            )
         if shape is not None and raw.shape != tuple(shape):
             raise StartupError(
                 f"{raw.file}: tensor {found} is {list(raw.shape)}, but the config asks for "
@@ -130,11 +148,10 @@ class Weights:
 
 
 def joined(raws: Sequence[RawTensor]) -> RawTensor:
-    """Tensors of one dtype after each other along the first axis: a copy."""
-    first = raws[0]
+    """Tensors after each other along the first axis: a copy, as float32 where dtypes differ."""
+    first, name = raws[0], "+".join(r.name for r in raws)
     if any(r.dtype != first.dtype for r in raws):
-        raise StartupError(f"{first.file}: {first.name} and its neighbours differ in dtype")
-    name = "+".join(r.name for r in raws)
+        return RawTensor(name, "F32", np.concatenate([r.float32() for r in raws]), first.file)
     return RawTensor(name, first.dtype, np.concatenate([r.data for r in raws]), first.file)
 
 
@@ -142,36 +159,6 @@ def split(raw: RawTensor, parts: int) -> list[RawTensor]:
     """A fused tensor cut into equal parts along its first axis: views."""
     pieces = np.split(raw.data, parts)
     return [RawTensor(f"{raw.name}[{i}]", raw.dtype, p, raw.file) for i, p in enumerate(pieces)]
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, by its index where it has one."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise StartupError(f"{index}: not a weight index; download it again") from None
-        files = [folder / str(name) for name in names]
-    else:
-        single = folder / "model.safetensors"
-        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise StartupError(_no_weights(folder))
-    for file in files:
-        if not file.is_file():
-            raise StartupError(f"{file}: missing, though {index.name} names it; download it again")
-    return files
-
-
-def _no_weights(folder: Path) -> str:
-    pickles = sorted(p.name for p in folder.glob("*.bin"))
-    if pickles:
-        return (
-            f"{folder / pickles[0]}: a pickle may run code when it is opened, so .bin is refused; "
-            "convert it to model.safetensors"
-        )
-    return f"{folder}: no *.safetensors here; give the folder that holds the weights"
 
 
 def _modern(name: str) -> str:

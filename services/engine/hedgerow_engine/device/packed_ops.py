@@ -166,8 +166,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def wrap(raw: RawTensor) -> Tensor:
-    """A raw view as a tensor of the file's dtype, without a copy."""
-    tensor = torch.from_numpy(raw.data)
+    """A raw view as a tensor of the file's dtype, without a copy; float64, in which nothing is
+    computed here, as float32."""
+    tensor = torch.from_numpy(raw.float32() if raw.dtype == "F64" else raw.data)
     return tensor.view(torch.bfloat16) if raw.dtype == "BF16" else tensor
 
 

@@ -83,6 +83,8 @@ class Packer:
     def _columns(self, raw: RawTensor, scales: Bytes, target: Bytes, places: Any) -> None:
         """Register column i of the matrix to register column places[i] of the target."""
         rung, (_, k) = self._rung, raw.shape
+        if raw.dtype not in self._pack:
+            raw = RawTensor(raw.name, "F32", raw.float32(), raw.file)
         assert raw.data.flags.c_contiguous and k % (rung.lanes * rung.group) == 0
         pack, row_step = self._pack[raw.dtype], k * raw.data.itemsize
         source, scale, base = address(raw.data), address(scales), address(target)
