@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from hedgerow_local.machine import Machine
 from hedgerow_local.options import (
     CPU_EXECUTORS,
     DTYPES,
     LOG_LEVELS,
     UpOptions,
     check,
+    check_machine,
     find_models,
 )
 from hedgerow_scheduler.settings import Settings
@@ -31,12 +33,62 @@ from hedgerow_shared.errors import StartupError
         pytest.param(UpOptions(log_level="loud"), "--log-level loud: .*debug, info", id="log"),
         pytest.param(UpOptions(cpu_executor="x"), "x: use auto, native or packed", id="executor"),
         pytest.param(UpOptions(budget_tokens=-5), "--budget-tokens -5: give a", id="budget"),
+        pytest.param(UpOptions(max_seq_len=("10", "20")), "10 and --max-seq-len 20", id="length"),
+        pytest.param(
+            UpOptions(max_seq_len=("a=1", "9", "a=2")), "a=1 and .*a=2", id="named length"
+        ),
         pytest.param(UpOptions(workers=-1), "--workers -1", id="fewer than none"),
     ],
 )
 def test_flags_that_cannot_be_meant_are_refused(options, words):
     with pytest.raises(StartupError, match=words):
         check(options)
+
+
+def machine(**facts: Any) -> Machine:
+    had = {"cores": 2, "cpu_feature": "avx2", "gpus": 0, "torch": "2.9.0", "llvmlite": ""}
+    return Machine(**{**had, **facts})
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "words"),
+    [
+        pytest.param({"device": "cuda"}, {}, "no NVIDIA device", id="no card"),
+        pytest.param(
+            {"device": "cuda:1"}, {}, "cuda:1: no NVIDIA device", id="no card of a number"
+        ),
+        pytest.param({"device": "cuda:2"}, {"gpus": 2}, "there are 2", id="too few cards"),
+        pytest.param(
+            {"device": "cuda"}, {"gpus": 1, "torch": ""}, "torch is absent", id="no torch"
+        ),
+        pytest.param({"device": "cuda"}, {"gpus": 1, "torch": "2.9+cpu"}, "CPU build", id="build"),
+        pytest.param(
+            {"dtype": "float16", "device": "cpu"}, {"gpus": 1}, "float16", id="on the CPU"
+        ),
+        pytest.param({"dtype": "float16"}, {}, "bfloat16 and float32", id="on what is chosen"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused_before_anything_starts(options, facts, words):
+    with pytest.raises(StartupError, match=words):
+        check_machine(UpOptions(**options), machine(**facts))
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param({"device": "cuda:1"}, {"gpus": 2}, id="second card"),
+        pytest.param({"device": "cuda"}, {"other_gpu": True}, id="a card that is not counted"),
+        pytest.param({"dtype": "float16"}, {"gpus": 1}, id="float16 on a card"),
+        pytest.param({"dtype": "float16", "device": "fake"}, {}, id="fake"),
+        pytest.param({"dtype": "bfloat16", "device": "cpu"}, {}, id="bfloat16 on the CPU"),
+    ],
+)
+def test_what_this_machine_may_do_is_not_refused(options, facts):
+    check_machine(UpOptions(**options), machine(**facts))
+
+
+def test_the_same_length_said_twice_is_no_contradiction():
+    check(UpOptions(max_seq_len=("128", "a=64", "128", "a=64")))
 
 
 @pytest.mark.parametrize(

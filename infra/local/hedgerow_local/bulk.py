@@ -10,26 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from itertools import islice
 from typing import IO, Any
 
 from hedgerow_local.bulknote import State, go_on, open_part
 from hedgerow_local.bulkout import finish
-from hedgerow_local.bulkrows import BulkOptions, Part, parts
+from hedgerow_local.bulkrows import BulkOptions, Part, in_the_file, parts
+from hedgerow_local.bulkserver import Report, Server
 from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus, BusOptions
-from hedgerow_shared.errors import HedgerowError, NoWorkerError, StartupError
+from hedgerow_shared.errors import StartupError
 
 _PARTS_AT_ONCE = 4
-_PATIENCE_S = 30.0
 _LOOK_S = 0.5
-_AGAIN = (429, 503, 504)
-_ROW = re.compile(r"rows\[(\d+)\](?:\.(\w+))?")
-
-Report = Callable[[Mapping[str, Any]], None]
 
 
 async def bulk(options: BulkOptions, bus_options: BusOptions, report: Report) -> State:
@@ -41,16 +36,18 @@ async def bulk(options: BulkOptions, bus_options: BusOptions, report: Report) ->
         options.check()
         with open_part(options) as part:
             state = State.read(options)
-            if state is not None:
+            if state is None:
+                await _check_rows(options)
+            else:
                 go_on(part, options, state.bytes)
             bus = await Bus.connect(bus_options)
             try:
-                server = _Server(bus, report)
+                server = Server(bus, report)
                 await _check_model(options, server)
                 state = await _begin(options, server, state)
                 # Only now: flags with a mistake in them must not cost what was collected.
                 go_on(part, options, state.bytes)
-                await _together(_Run(options, server, state, part))
+                await _all(_Run(options, server, state, part), options, state)
             finally:
                 await bus.close(patience_s=0.5)
             _check_count(options, state)
@@ -64,7 +61,13 @@ async def bulk(options: BulkOptions, bus_options: BusOptions, report: Report) ->
     return state
 
 
-async def _check_model(options: BulkOptions, server: _Server) -> None:
+async def _check_rows(options: BulkOptions) -> None:
+    """Raises StartupError for a line that is no row: the last one too, before hours of work."""
+    for _ in parts(options, skip=0):
+        await asyncio.sleep(0)  # Ctrl-C comes through here
+
+
+async def _check_model(options: BulkOptions, server: Server) -> None:
     """Raises StartupError for an alias that no gateway has; waits for the first gateway."""
     listed = await server.ask(subjects.MODELS, {})
     aliases = [entry["id"] for entry in listed["data"]] if listed else []
@@ -78,7 +81,7 @@ async def _check_model(options: BulkOptions, server: _Server) -> None:
         )
 
 
-async def _begin(options: BulkOptions, server: _Server, state: State | None) -> State:
+async def _begin(options: BulkOptions, server: Server, state: State | None) -> State:
     """The state to go on from, noted before anything is sent.
 
     Raises StartupError for a job of which some results may be elsewhere.
@@ -96,7 +99,7 @@ async def _begin(options: BulkOptions, server: _Server, state: State | None) -> 
     return state
 
 
-async def _refuse_known(options: BulkOptions, server: _Server) -> None:
+async def _refuse_known(options: BulkOptions, server: Server) -> None:
     found = await server.status(options.job)
     if found is None:
         return
@@ -105,6 +108,17 @@ async def _refuse_known(options: BulkOptions, server: _Server) -> None:
         f"{found['failed']} failed), and {options.note} does not say which results were fetched: "
         "use --job with another name, or none, to compute again"
     )
+
+
+async def _all(run: _Run, options: BulkOptions, state: State) -> None:
+    """The whole job. One that was refused at once leaves no note: there is nothing to go on with,
+    unless it has a name, under which something may be stored."""
+    try:
+        await _together(run)
+    except StartupError:
+        if not (state.sent or state.bytes or options.job):
+            options.note.unlink(missing_ok=True)
+        raise
 
 
 async def _together(run: _Run) -> None:
@@ -134,62 +148,10 @@ def _check_count(options: BulkOptions, state: State) -> None:
         )
 
 
-class _Server:
-    """Questions to a gateway, asked again while the system is full or away."""
-
-    def __init__(self, bus: Bus, report: Report) -> None:
-        self._bus, self.report = bus, report
-
-    async def status(self, job: str) -> dict[str, Any] | None:
-        return await self.ask(subjects.job("status", job), {}, missing_ok=True)
-
-    async def is_heard(self, subject: str) -> bool:
-        """False when nobody listens there."""
-        try:
-            await self._bus.request(subject, b"{}", timeout_s=_PATIENCE_S)
-        except NoWorkerError:
-            return False
-        except HedgerowError:
-            pass
-        return True
-
-    async def ask(
-        self,
-        subject: str,
-        body: Mapping[str, Any],
-        *,
-        missing_ok: bool = False,
-        explain: Callable[[str], str] = str,
-    ) -> dict[str, Any] | None:
-        """The answer. missing_ok: None for a 404; explain: makes a refusal fit for a person."""
-        data, delay_s = json.dumps(body).encode(), 0.1
-        while True:
-            try:
-                reply = await self._bus.request(subject, data, timeout_s=_PATIENCE_S)
-            except HedgerowError as error:
-                if not error.retryable:
-                    raise StartupError(f"{subject}: {error.message}") from None
-                status, text = error.status, error.message
-                if isinstance(error, NoWorkerError):
-                    text = f"no gateway: {text}"
-            else:
-                code = reply.headers.get(subjects.HEADER_ERROR_CODE)
-                if code is None:
-                    return json.loads(reply.data)
-                status, text = int(code), reply.headers.get(subjects.HEADER_ERROR, "")
-            if status == 404 and missing_ok:
-                return None
-            if status not in _AGAIN:
-                raise StartupError(explain(f"refused ({status}): {text}"))
-            self.report({"state": f"waiting ({text})"})
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, 5.0)
-
-
 class _Run:
     """Both directions of one job."""
 
-    def __init__(self, options: BulkOptions, server: _Server, state: State, out: IO[bytes]) -> None:
+    def __init__(self, options: BulkOptions, server: Server, state: State, out: IO[bytes]) -> None:
         self._options, self._server, self._state, self._out = options, server, state, out
 
     async def send(self) -> None:
@@ -250,17 +212,3 @@ class _Run:
         await self._server.ask(
             subject, {**wishes, **body}, explain=lambda text: in_the_file(text, options, part)
         )
-
-
-def in_the_file(text: str, options: BulkOptions, part: Part | None) -> str:
-    """A refusal of a part, with the lines and fields of the file it was made from."""
-    if part is None or not _ROW.search(text):
-        return text
-    fields = {"id": options.id_field, "text": options.text_field}
-
-    def place(found: re.Match[str]) -> str:
-        field = found[2] and f" ({fields.get(found[2], found[2])})"
-        return f"line {part.lines[int(found[1])]}{field or ''}"
-
-    text = _ROW.sub(place, text).replace(", see detail)", ")")
-    return f"{options.file}: {text}"

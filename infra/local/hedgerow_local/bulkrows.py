@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,6 +14,7 @@ from hedgerow_shared import subjects
 from hedgerow_shared.errors import BadInputError, StartupError
 from hedgerow_shared.jobs import MAX_ROW_ID, check_job_id
 
+_ROW = re.compile(r"rows\[(\d+)\](?:\.(\w+))?")
 _PART_ROWS, _PART_BYTES = 256, 256 * 1024
 
 
@@ -106,6 +108,20 @@ def parts(options: BulkOptions, *, skip: int) -> Iterator[Part]:
         seen += len(part.rows)
         if seen > skip:
             yield part
+
+
+def in_the_file(text: str, options: BulkOptions, part: Part | None) -> str:
+    """A refusal of a part, with the lines and fields of the file it was made from."""
+    if part is None or not _ROW.search(text):
+        return text
+    fields = {"id": options.id_field, "text": options.text_field}
+
+    def place(found: re.Match[str]) -> str:
+        field = found[2] and f" ({fields.get(found[2], found[2])})"
+        return f"line {part.lines[int(found[1])]}{field or ''}"
+
+    text = _ROW.sub(place, text).replace(", see detail)", ")")
+    return f"{options.file}: {text}"
 
 
 def _check_place(out: Path) -> None:
