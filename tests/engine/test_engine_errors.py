@@ -11,7 +11,15 @@ import torch
 from hedgerow_shared.errors import BadChunkError, BadInputError, RowError
 from hedgerow_shared.ragged import Lane, OutputSpec, RaggedBatch
 from tests.engine.conftest import OpenEngine
-from tests.engine.tiny import embed, rows, save, seeded, token_batches, transformers
+from tests.engine.tiny import (
+    embed,
+    rows,
+    save,
+    seeded,
+    token_batches,
+    transformers,
+    write_modules,
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,27 @@ def test_a_task_the_model_does_not_have_is_an_error_of_its_sequence(
     got = engine.step(batch, Lane.RERANK).result().rows
     assert "does not offer 'score'" in str(got[0])
     assert "dimensions must be 1 to 32" in str(got[1])
+
+
+@pytest.mark.parametrize("wrong", [99, 65, 0, -3])
+def test_token_vectors_have_no_more_dimensions_than_the_model(
+    tmp_path: Path, open_engine: OpenEngine, wrong: int
+) -> None:
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    folder = save(tmp_path / "m", seeded(transformers.BertModel, config))
+    write_modules(folder, "Transformer", "MultiVectorMask", "Normalize")
+    engine = open_engine(folder)
+    good = OutputSpec(task="multivector", dimensions=(8, 64))
+    batch = RaggedBatch(
+        np.array([8, 9, 10], np.int32),
+        np.array([0, 1, 3], np.int32),
+        (OutputSpec(task="multivector", dimensions=(8, wrong)), good),
+    )
+    refused, row = engine.step(batch, Lane.QUERY).result().rows
+    assert isinstance(refused, BadInputError) and "dimensions must be 1 to 64" in str(refused)
+    assert [part.shape for part in row] == [(2, 8), (2, 64)]
 
 
 def test_arrays_that_contradict_each_other_are_refused_at_once(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hedgerow_engine.executor import Floats, Pass
-from hedgerow_shared.errors import HedgerowError, RowError
+from hedgerow_shared.errors import BadInputError, HedgerowError, RowError
 from hedgerow_shared.ragged import Array, DType, OutputSpec, RaggedBatch, Row, StepOutput
 
 _TINY = 1e-12
@@ -148,6 +148,8 @@ def _multivector(batch: RaggedBatch, answer: Pass, spec: OutputSpec, i: int) -> 
     assert answer.token_vectors is not None, "the executor was not asked for token vectors"
     start = batch.cu_seqlens[i] + answer.first_token
     own = answer.token_vectors[start : batch.cu_seqlens[i + 1]]
+    if any(not 1 <= d <= own.shape[1] for d in spec.dimensions):
+        return BadInputError(f"dimensions must be 1 to {own.shape[1]}")
     if not np.isfinite(own).all():
         return _not_finite()
     row: list[Array] = []

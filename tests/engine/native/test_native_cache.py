@@ -106,6 +106,15 @@ def test_a_folder_that_cannot_be_written_costs_a_line_and_a_compile(
         assert any("not cached" in line and "HEDGEROW_CACHE_DIR" in line for line in lines)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "/".join(["x" * 200] * 30)], ids=["name", "path"])
+def test_a_folder_that_no_disk_can_have_costs_a_line_and_a_compile(
+    model_folder, tmp_path, monkeypatch, name: str
+) -> None:
+    monkeypatch.setenv("HEDGEROW_CACHE_DIR", str(tmp_path / name))
+    _, lines = _start(model_folder)
+    assert any("not cached" in line and "File name too long" in line for line in lines)
+
+
 @needs_owner
 def test_an_object_that_others_could_write_is_never_run(model_folder, folder, compiles) -> None:
     _start(model_folder)
@@ -148,5 +157,12 @@ def test_the_folder_follows_the_environment(monkeypatch) -> None:
     monkeypatch.delenv("HEDGEROW_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert cache_folder() == Path("/xdg/hedgerow/native")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/xdg")
+    assert cache_folder() == Path.home() / "xdg" / "hedgerow" / "native"
+    monkeypatch.setenv("HEDGEROW_CACHE_DIR", "~/x")
+    assert cache_folder() == Path.home() / "x" / "native"
+    monkeypatch.setenv("HEDGEROW_CACHE_DIR", "~no such user/x")
+    assert cache_folder() == Path("~no such user/x/native")
+    monkeypatch.delenv("HEDGEROW_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "hedgerow" / "native"

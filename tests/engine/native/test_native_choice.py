@@ -10,12 +10,14 @@ import pytest
 from native_models import load, save, sentence_modules
 from transformers import BertConfig, BertModel, Qwen3Config, Qwen3Model
 
+from hedgerow_engine.load import EngineSettings, ModelSpec, load_engines
 from hedgerow_engine.native import build as build_module
 from hedgerow_engine.native.build import supported
 from hedgerow_engine.native.compiler import compile_unit, host_features
 from hedgerow_engine.native.families import UnsupportedError
 from hedgerow_engine.native.ir import Unit
 from hedgerow_engine.native.rungs import AVX2, AVX512, AVX512BF16, NEON_BF16, Rung, choose_rung
+from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import read_card
 
 EVERYTHING = {name: True for rung in (AVX512BF16, AVX2) for name in rung.features}
@@ -51,7 +53,7 @@ def test_the_best_rung_of_the_cpu_and_dtype_is_taken(features, dtype: str, expec
         (without("avx512bf16"), "bfloat16", None, "avx512bf16 needs avx512bf16"),
         (without("avx512bf16"), "auto", "avx512bf16", "needs avx512bf16"),
         (EVERYTHING, "float16", None, "no native kernels for float16"),
-        (EVERYTHING, "auto", "avx1", "no native rung is called 'avx1'"),
+        (EVERYTHING, "bfloat16", "avx2", "the native rung avx2 computes in float32, not in bf"),
         (EVERYTHING, "auto", "neonbf16", "a aarch64 CPU"),
     ],
 )
@@ -141,6 +143,15 @@ def test_a_forced_rung_is_used_and_named(tmp_path, monkeypatch) -> None:
     assert executor.name == "native avx2"
     assert executor.dtype == "float32"
     assert executor.numerics == "native-avx2-1"
+
+
+@pytest.mark.parametrize("name", ["avx1", "AVX2", " avx2"])
+def test_a_mistyped_rung_is_refused_with_the_names_there_are(tmp_path, monkeypatch, name) -> None:
+    folder = _bert(tmp_path)
+    monkeypatch.setenv("HEDGEROW_NATIVE_RUNG", name)
+    spec, settings = ModelSpec(alias="m", folder=folder), EngineSettings(device="cpu", warmup_s=0)
+    with pytest.raises(StartupError, match=r"HEDGEROW_NATIVE_RUNG=.*use one of avx512bf16, avx512"):
+        load_engines([spec], settings, log=lambda line: None)
 
 
 def test_the_native_executor_imports_no_torch() -> None:

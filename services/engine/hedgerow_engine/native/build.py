@@ -17,10 +17,11 @@ from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.model import PackedModel
 from hedgerow_engine.native.packing import Packer
 from hedgerow_engine.native.program import exports, write_program
-from hedgerow_engine.native.rungs import Rung, choose_rung
+from hedgerow_engine.native.rungs import BY_NAME, Rung, choose_rung
 from hedgerow_engine.native.selftest import self_test
 from hedgerow_engine.native.threads import usable_threads
 from hedgerow_engine.weights import Weights
+from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
 Log = Callable[[str], None]
@@ -123,11 +124,17 @@ def word_table_dtype(weights: Weights) -> str:
 
 
 def _rung(dtype: str, rung: str | None) -> Rung | str:
-    """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet."""
+    """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet. Raises
+    StartupError where it names none: whoever sets it must not get another executor instead."""
     problem = _llvmlite_problem()
     if problem:
         return problem
     forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG") or None
+    if forced is not None and forced not in BY_NAME:
+        raise StartupError(
+            f"HEDGEROW_NATIVE_RUNG={forced}: no native rung is called that; use one of "
+            f"{', '.join(BY_NAME)}, or unset it"
+        )
     return choose_rung(host_features(), dtype, forced)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from hedgerow_engine.cachefolder import cache_base
+
 Log = Callable[[str], None]
 
 _SUFFIX = ".obj"
@@ -22,12 +24,8 @@ _DIGEST_BYTES = 32
 
 
 def cache_folder() -> Path:
-    """$HEDGEROW_CACHE_DIR, else $XDG_CACHE_HOME/hedgerow, else ~/.cache/hedgerow; below it."""
-    chosen = os.environ.get("HEDGEROW_CACHE_DIR")
-    if chosen:
-        return Path(chosen) / "native"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hedgerow" / "native"
+    """Below the user's caches."""
+    return cache_base() / "native"
 
 
 @cache
@@ -54,7 +52,8 @@ class ObjectCache:
     def get(self, key: str) -> bytes | None:
         """The object, or None when there is none that this user wrote."""
         file = self._folder / (key + _SUFFIX)
-        if not file.exists() and not file.is_symlink():
+        # A path that cannot be (too long a name) is one where nothing is.
+        if not os.path.lexists(file):
             return None
         problem = _not_private(self._folder, directory=True) or _not_private(file, directory=False)
         if problem:

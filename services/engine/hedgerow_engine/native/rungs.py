@@ -90,10 +90,8 @@ def choose_rung(
     """The best rung of this CPU for `dtype`, or the reason why there is none.
 
     features: LLVM's names of the host's features. dtype: "auto", "bfloat16" or "float32".
-    forced: a rung's name; it must still be one this CPU can run.
+    forced: a rung's name, one of BY_NAME; it must still be one this CPU can run.
     """
-    if forced is not None and forced not in BY_NAME:
-        return f"no native rung is called {forced!r} (there are {', '.join(BY_NAME)})"
     wanted = LADDER if forced is None else (BY_NAME[forced],)
     reasons: list[str] = []
     for rung in wanted:
@@ -103,6 +101,9 @@ def choose_rung(
         if not missing:
             return rung
         reasons.append(f"{rung.name} needs {', '.join(missing)}")
+    if not reasons and forced is not None:
+        own = BY_NAME[forced].dtype
+        return f"the native rung {forced} computes in {own}, not in {dtype}"
     if not reasons:
         return f"no native kernels for {dtype} (there are bfloat16 and float32)"
     return f"this CPU lacks what the native kernels need: {'; '.join(reasons)}"

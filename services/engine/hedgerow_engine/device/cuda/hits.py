@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hedgerow_engine.cachefolder import cache_base
 from hedgerow_engine.graphs import Key
 from hedgerow_shared.ragged import TASKS
 
@@ -19,11 +20,7 @@ def hits_folder(setting: str | None) -> Path | None:
     """Where counts are kept: what the setting says, else below the user's cache; "" = nowhere."""
     if setting is not None:
         return Path(setting) if setting else None
-    chosen = os.environ.get("HEDGEROW_CACHE_DIR")
-    if chosen:
-        return Path(chosen) / "graphs"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hedgerow" / "graphs"
+    return cache_base() / "graphs"
 
 
 class HitFile:
