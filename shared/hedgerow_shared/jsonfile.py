@@ -48,7 +48,11 @@ class JsonObject:
     def section(self, key: str) -> JsonObject:
         """The object under `key`, or this one where there is none."""
         inner = self.values.get(key)
-        return JsonObject(self.file, inner) if isinstance(inner, dict) else self
+        if inner is None:
+            return self
+        if not isinstance(inner, dict):
+            raise self.wrong(key, "an object")
+        return JsonObject(self.file, inner)
 
     def wrong(self, key: str, wanted: str) -> StartupError:
         return StartupError(f"{self.file}: {key} must be {wanted}, found {self.values.get(key)!r}")
@@ -66,6 +70,13 @@ class JsonObject:
         value = self.values.get(key)
         if value is not None and (type(value) is not int or value < 1):
             raise self.wrong(key, "a positive whole number")
+        return value
+
+    def maybe_integer(self, key: str) -> int | None:
+        """A whole number of either sign, or None where it is absent or null."""
+        value = self.values.get(key)
+        if value is not None and type(value) is not int:
+            raise self.wrong(key, "a whole number")
         return value
 
     def maybe_text(self, key: str) -> str | None:

@@ -16,33 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hedgerow_shared.errors import StartupError
-from hedgerow_shared.jsonfile import JsonObject, read_list
+from hedgerow_shared.jsonfile import JsonObject
+from hedgerow_shared.modules import Module, check_order, read_modules
 from hedgerow_shared.original import yes_no_tokens
 
-ModuleKind = Literal[
-    "transformer",
-    "pooling",
-    "dense",
-    "normalize",
-    "logit_score",
-    "quantize",
-    "splade",
-    "token_mask",
-]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
 
-_MODULE_KINDS: dict[str, ModuleKind] = {
-    "Transformer": "transformer",
-    "Pooling": "pooling",
-    "Dense": "dense",
-    "Normalize": "normalize",
-    "LogitScore": "logit_score",
-    "FlexibleQuantizer": "quantize",
-    "MLMTransformer": "transformer",
-    "SpladePooling": "splade",
-    "MultiVectorMask": "token_mask",
-}
-_NEEDS_NO_FILES = {"normalize", "quantize", "splade", "token_mask"}
 _LEGACY_POOLING: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -69,15 +48,6 @@ _SBERT_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """One step of modules.json after reading its own config.json (empty where it has none)."""
-
-    kind: ModuleKind
-    folder: Path
-    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +110,8 @@ def read_card(folder: Path, *, max_seq_len: int | None = None) -> ModelCard:
     st = JsonObject.read(folder / "config_sentence_transformers.json", optional=True)
     sbert_file = next((f for f in _SBERT_FILES if (folder / f).is_file()), _SBERT_FILES[0])
     sbert = JsonObject.read(folder / sbert_file, optional=True)
-    modules = _modules(folder) or _original_modules(folder, config)
+    modules = read_modules(folder) or _original_modules(folder, config)
+    check_order(folder, modules)
     text_config = config.section("text_config")
     hidden = text_config.whole("hidden_size", "n_embd", "d_model", "dim")
     architecture = (*config.texts("architectures"), "")[0]
@@ -152,7 +123,7 @@ def read_card(folder: Path, *, max_seq_len: int | None = None) -> ModelCard:
         config=config.values,
         modules=modules,
         pooling=_pooling(next((m for m in modules if m.kind == "pooling"), None)),
-        normalize=any(m.kind == "normalize" for m in modules),
+        normalize=bool(modules) and modules[-1].kind == "normalize",
         hidden_size=hidden,
         vocab_size=text_config.whole("vocab_size"),
         dimension=_dimension(hidden, modules, labels),
@@ -178,28 +149,6 @@ def _limit(card: ModelCard, from_card: int | None, asked: int | None) -> int:
     return min(from_card or card.max_positions, card.max_positions)
 
 
-def _modules(folder: Path) -> tuple[Module, ...]:
-    modules: list[Module] = []
-    for entry in read_list(folder / "modules.json"):
-        type_name = entry.maybe_text("type") or ""
-        kind = _MODULE_KINDS.get(type_name.rsplit(".", 1)[-1])
-        if kind is None:
-            raise StartupError(
-                f"{entry.file}: module type {type_name!r} is not supported "
-                f"(supported: {', '.join(_MODULE_KINDS)})"
-            )
-        path = Path(entry.maybe_text("path") or "")
-        if path.is_absolute() or ".." in path.parts:
-            raise StartupError(f"{entry.file}: path {str(path)!r} leads out of the model's folder")
-        where = folder / path
-        config: Mapping[str, Any] = {}
-        if kind != "transformer":
-            optional = kind in _NEEDS_NO_FILES
-            config = JsonObject.read(where / "config.json", optional=optional).values
-        modules.append(Module(kind, where, config))
-    return tuple(modules)
-
-
 def _original_modules(folder: Path, config: JsonObject) -> tuple[Module, ...]:
     """What a folder without modules.json says elsewhere; see hedgerow_shared.original."""
     tokens = yes_no_tokens(folder, config)
@@ -211,7 +160,7 @@ def _original_modules(folder: Path, config: JsonObject) -> tuple[Module, ...]:
 def _pooling(module: Module | None) -> Pooling:
     if module is None:
         return Pooling()
-    config = JsonObject(module.folder / "config.json", module.config)
+    config = module.json
     include_prompt = config.flag("include_prompt", True)
     if "pooling_mode" in config.values:
         names = config.texts("pooling_mode")
@@ -229,15 +178,16 @@ def _pooling(module: Module | None) -> Pooling:
 
 
 def _dimension(hidden: int, modules: tuple[Module, ...], labels: tuple[str, ...]) -> int:
-    if labels:
-        return 0
+    """The width after all modules; each Dense must take what the one before it gives."""
     width = hidden
     for module in modules:
         if module.kind == "pooling":
             width = hidden * len(_pooling(module).modes)
         if module.kind == "dense":
-            width = JsonObject(module.folder / "config.json", module.config).whole("out_features")
-    return width
+            if module.json.whole("in_features") != width:
+                raise module.json.wrong("in_features", f"{width}, what comes from before it")
+            width = module.json.whole("out_features")
+    return 0 if labels else width
 
 
 def _labels(config: JsonObject, architecture: str, modules: tuple[Module, ...]) -> tuple[str, ...]:
@@ -254,12 +204,17 @@ def _labels(config: JsonObject, architecture: str, modules: tuple[Module, ...]) 
 
 
 def _max_positions(config: JsonObject) -> int:
-    for key in ("max_position_embeddings", "max_trained_positions", "n_positions"):
-        if key in config.values:
-            positions = config.whole(key)
-            # RoBERTa counts positions from pad_token_id + 1, so that many rows are never used.
-            if config.values.get("model_type") in _COUNT_FROM_PADDING:
-                padding = config.values.get("pad_token_id")
-                positions -= (padding if isinstance(padding, int) else 1) + 1
-            return positions
-    raise StartupError(f"{config.file}: no max_position_embeddings")
+    keys = ("max_position_embeddings", "max_trained_positions", "n_positions")
+    key = next((k for k in keys if k in config.values), None)
+    if key is None:
+        raise StartupError(f"{config.file}: no max_position_embeddings")
+    positions, padding = config.whole(key), config.maybe_integer("pad_token_id")
+    model_type = config.values.get("model_type")
+    if model_type not in _COUNT_FROM_PADDING:
+        return positions
+    # RoBERTa counts positions from pad_token_id + 1, so that many rows are never used. MPNet's
+    # own code has a 1 there, whatever the key says.
+    padding = 1 if padding is None or model_type == "mpnet" else padding
+    if not 0 <= padding <= positions - 2:
+        raise config.wrong("pad_token_id", f"from 0 to {positions - 2}, as positions follow it")
+    return positions - padding - 1

@@ -87,8 +87,26 @@ def test_a_normalize_module_needs_no_folder(make):
     assert read_card(make({"modules.json": [*MODULES, NORMALIZE]})).normalize
 
 
+def test_vectors_have_length_one_only_where_the_last_module_says_so(make):
+    dense = {"2_Dense/config.json": {"in_features": 8, "out_features": 3}}
+    assert not read_card(make({**dense, "modules.json": [*MODULES, NORMALIZE, DENSE]})).normalize
+    assert read_card(make({**dense, "modules.json": [*MODULES, DENSE, NORMALIZE]})).normalize
+
+
+def test_mpnet_counts_positions_from_two_whatever_its_padding_is(make):
+    config = {**CONFIG, "model_type": "mpnet", "pad_token_id": 0}
+    assert read_card(make({"config.json": config})).max_positions == 62
+
+
+def test_a_text_config_that_is_null_is_none(make):
+    assert read_card(make({"config.json": {**CONFIG, "text_config": None}})).hidden_size == 8
+
+
 def test_a_dense_module_sets_the_dimension(make):
-    files = {"modules.json": [*MODULES, DENSE], "2_Dense/config.json": {"out_features": 3}}
+    files = {
+        "modules.json": [*MODULES, DENSE],
+        "2_Dense/config.json": {"in_features": 8, "out_features": 3},
+    }
     assert read_card(make(files)).dimension == 3
 
 
@@ -230,8 +248,61 @@ BAD = {
     ),
     "pooling is a list": ({"1_Pooling/config.json": []}, r"1_Pooling.config\.json"),
     "dense without width": (
-        {"modules.json": [*MODULES, DENSE], "2_Dense/config.json": {}},
+        {"modules.json": [*MODULES, DENSE], "2_Dense/config.json": {"in_features": 8}},
         r"2_Dense.config\.json.*out_features",
+    ),
+    "dense takes another width": (
+        {
+            "modules.json": [*MODULES, DENSE],
+            "2_Dense/config.json": {"in_features": 12, "out_features": 8},
+        },
+        r"2_Dense.config\.json: in_features must be 8, .*found 12",
+    ),
+    "second dense takes another width": (
+        {
+            "modules.json": [*MODULES, DENSE, {**DENSE, "path": "3_Dense"}],
+            "2_Dense/config.json": {"in_features": 8, "out_features": 4},
+            "3_Dense/config.json": {"in_features": 6, "out_features": 4},
+        },
+        r"3_Dense.config\.json: in_features must be 4, .*found 6",
+    ),
+    "dense before the pooling": (
+        {
+            "modules.json": [MODULES[0], DENSE, MODULES[1]],
+            "2_Dense/config.json": {"in_features": 8, "out_features": 8},
+        },
+        r"modules\.json: dense stands before the pooling",
+    ),
+    "dense on tokens after the pooling": (
+        {
+            "modules.json": [*MODULES, DENSE],
+            "2_Dense/config.json": {
+                "in_features": 8,
+                "out_features": 8,
+                "module_input_name": "token_embeddings",
+            },
+        },
+        r"2_Dense.config\.json: module_input_name",
+    ),
+    "two poolings": (
+        {"modules.json": [*MODULES, MODULES[1]]},
+        r"modules\.json: there is more than one pooling",
+    ),
+    "no transformer first": (
+        {"modules.json": [MODULES[1]]},
+        r"modules\.json: a Transformer must be the first",
+    ),
+    "text_config is text": ({"config.json": {**CONFIG, "text_config": "x"}}, "text_config"),
+    "text_config is a list": ({"config.json": {**CONFIG, "text_config": [1]}}, "text_config"),
+    "padding is text": ({"config.json": {**CONFIG, "pad_token_id": "x"}}, "pad_token_id"),
+    "padding is a list": ({"config.json": {**CONFIG, "pad_token_id": [1]}}, "pad_token_id"),
+    "padding past the positions": (
+        {"config.json": {**CONFIG, "model_type": "roberta", "pad_token_id": 500}},
+        "pad_token_id must be from 0 to 62",
+    ),
+    "padding below the positions": (
+        {"config.json": {**CONFIG, "model_type": "roberta", "pad_token_id": -5}},
+        "pad_token_id must be from 0 to 62",
     ),
     "length is text": (
         {"sentence_bert_config.json": {"max_seq_length": "long"}},

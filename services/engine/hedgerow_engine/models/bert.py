@@ -8,6 +8,7 @@ from hedgerow_engine.attention.base import AttentionSpec, ScoreBias, attend
 from hedgerow_engine.layers.ops import Activation, Linear, Norm, Ops
 from hedgerow_engine.models.base import ModelInputs
 from hedgerow_engine.models.config import Config
+from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
 
 BERT_NAMES = {
@@ -47,32 +48,37 @@ DISTILBERT_NAMES = {
 
 
 class Block:
-    """Makes linears and norms from the tensors under one prefix, checking their shapes."""
+    """Makes linears and norms from the tensors under one prefix, checking their shapes. A bias
+    the family has must be there: a checkpoint without one is incomplete."""
 
     def __init__(self, weights: Weights, ops: Ops, prefix: str, eps: float) -> None:
         self.weights, self.ops, self.prefix, self.eps = weights, ops, prefix, eps
 
     def linear(
-        self, name: str, out: int, size: int, activation: Activation | None = None
+        self,
+        name: str,
+        out: int,
+        size: int,
+        activation: Activation | None = None,
+        *,
+        bias: bool = True,
     ) -> Linear:
-        """A linear with the bias its checkpoint has or lacks."""
         weight = self.weights.take(f"{self.prefix}{name}.weight", (out, size))
-        bias = self.weights.optional(f"{self.prefix}{name}.bias", (out,))
-        return self.ops.linear(weight, bias, activation)
+        return self.ops.linear(weight, self.bias(name, out) if bias else None, activation)
 
     def fused(self, names: list[str], outs: list[int], size: int) -> Linear:
         """Several linears over the same rows as one."""
         names = [self.prefix + name for name in names]
         weight = self.weights.fused([f"{n}.weight" for n in names], [(o, size) for o in outs])
-        bias = None
-        if self.weights.has(f"{names[0]}.bias"):
-            bias = self.weights.fused([f"{n}.bias" for n in names], [(o,) for o in outs])
+        bias = self.weights.fused([f"{n}.bias" for n in names], [(o,) for o in outs])
         return self.ops.linear(weight, bias)
 
-    def norm(self, name: str, size: int) -> Norm:
+    def norm(self, name: str, size: int, *, bias: bool = True) -> Norm:
         weight = self.weights.take(f"{self.prefix}{name}.weight", (size,))
-        bias = self.weights.optional(f"{self.prefix}{name}.bias", (size,))
-        return self.ops.layer_norm(weight, bias, self.eps)
+        return self.ops.layer_norm(weight, self.bias(name, size) if bias else None, self.eps)
+
+    def bias(self, name: str, size: int) -> RawTensor:
+        return self.weights.take(f"{self.prefix}{name}.bias", (size,))
 
 
 class BertLayer:
@@ -86,8 +92,7 @@ class BertLayer:
         )
         self.o_proj = block.linear(names["o"], hidden, hidden)
         self.attention_norm = block.norm(names["attention_norm"], hidden)
-        activation = config.activation("hidden_act", "activation")
-        self.up_proj = block.linear(names["up"], inner, hidden, activation)
+        self.up_proj = block.linear(names["up"], inner, hidden, config.mlp_activation())
         self.down_proj = block.linear(names["down"], hidden, inner)
         self.output_norm = block.norm(names["output_norm"], hidden)
 
@@ -123,7 +128,7 @@ class Embeddings:
         norm: str = "embeddings.LayerNorm",
     ) -> None:
         self.ops, hidden = block.ops, config.hidden_size
-        types = int(config.values.get("type_vocab_size") or 0)
+        types = config.types()
 
         def table(name: str, rows: int) -> Tensor | None:
             name = f"embeddings.{name}_embeddings.weight"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hedgerow_engine.attention.base import AttentionSpec, ScoreBias
-from hedgerow_engine.layers.ops import Activation, Ops, activation_of
+from hedgerow_engine.layers.ops import Activation, Ops
 from hedgerow_engine.models.base import Head, Model
 from hedgerow_engine.models.bert import (
     BERT_NAMES,
@@ -39,7 +39,7 @@ def load_bert(card: ModelCard, weights: Weights, ops: Ops) -> Model:
 
 def load_roberta(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """RoBERTa, CamemBERT, XLM-R: positions start after the padding row."""
-    encoder = _encoder(card, weights, ops, BERT_NAMES, first=_pad(card) + 1)
+    encoder = _encoder(card, weights, ops, BERT_NAMES)
     weights.skip("embeddings.position_ids", "pooler.*")
     head = _head(card, weights, ops, ("classifier.dense", "tanh"), "classifier.out_proj")
     heads = row_heads(card, weights, ops, head)
@@ -51,12 +51,13 @@ def load_mpnet(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """MPNet: no token types, one relative bias for all layers."""
 
     def bias(config: Config, weights: Weights, ops: Ops) -> list[ScoreBias]:
-        heads, _, _ = config.heads()
-        count = config.integer("relative_attention_num_buckets", default=32)
-        table = ops.table(weights.take("encoder.relative_attention_bias.weight", (count, heads)))
+        heads, _ = config.plain_heads()
+        # transformers' own code counts 32, whatever the key says.
+        config.only("relative_attention_num_buckets", 32)
+        table = ops.table(weights.take("encoder.relative_attention_bias.weight", (32, heads)))
         return [BucketBias(table.float())] * config.integer("num_hidden_layers")
 
-    encoder = _encoder(card, weights, ops, MPNET_NAMES, first=_pad(card) + 1, bias=bias)
+    encoder = _encoder(card, weights, ops, MPNET_NAMES, bias=bias)
     weights.skip("embeddings.position_ids", "pooler.*")
     head = _head(card, weights, ops, ("classifier.dense", "tanh"), "classifier.out_proj")
     return Model(encoder, row_heads(card, weights, ops, head))
@@ -74,12 +75,11 @@ def load_deberta(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     config = Config(card)
     config.only("conv_kernel_size", 0)
     config.only("embedding_size", card.hidden_size)
-    config.only("relative_attention", True)
+    if not config.flag("relative_attention"):
+        raise config.wrong(("relative_attention",), "true")
     encoder = _encoder(card, weights, ops, DEBERTA_NAMES, bias=_disentangled)
     weights.skip("embeddings.position_ids", "lm_predictions.*", "mask_predictions.*")
-    activation = activation_of(config.values.get("pooler_hidden_act", "gelu"))
-    if activation is None:
-        raise config.wrong("pooler_hidden_act", "an activation this engine has")
+    activation = config.activation("pooler_hidden_act")
     head = _head(card, weights, ops, ("pooler.dense", activation), "classifier")
     return Model(encoder, row_heads(card, weights, ops, head))
 
@@ -90,21 +90,21 @@ def _encoder(
     ops: Ops,
     names: dict[str, str],
     *,
-    first: int = 0,
     bias: Bias | None = None,
 ) -> BertEncoder:
     config = Config(card)
     config.only("position_embedding_type", "absolute")
     config.only("is_decoder", False)
-    heads, _, head_dim = config.heads()
-    eps = config.number("layer_norm_eps", default=1e-12)
+    heads, head_dim = config.plain_heads()
+    eps = config.number("layer_norm_eps", zero=True)
     # DeBERTa may keep positions out of its input; everyone else has a table.
     has_positions = config.flag("position_biased_input", True)
+    positions = config.integer("max_position_embeddings")
     embeddings = Embeddings(
         config,
         Block(weights, ops, "", eps),
-        positions=config.integer("max_position_embeddings") if has_positions else 0,
-        first_position=first,
+        positions=positions if has_positions else 0,
+        first_position=positions - card.max_positions,
     )
     count = config.integer("num_hidden_layers", "n_layers")
     layers = [
@@ -130,15 +130,13 @@ def _head(
     return ClassifierHead(steps)
 
 
-def _pad(card: ModelCard) -> int:
-    value = card.config.get("pad_token_id")
-    return 1 if value is None else int(value)
-
-
 def _position_kinds(config: Config) -> set[str]:
     """DeBERTa's pos_att_type: a list, or one string with bars."""
     kinds = config.values.get("pos_att_type") or []
-    return set(kinds.split("|") if isinstance(kinds, str) else kinds)
+    kinds = [k.strip() for k in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list) or any(k not in ("c2p", "p2c", "") for k in kinds):
+        raise config.wrong(("pos_att_type",), "c2p, p2c or both, as a list or with a | between")
+    return set(kinds)
 
 
 def _scale(config: Config, head_dim: int) -> float:
@@ -147,18 +145,25 @@ def _scale(config: Config, head_dim: int) -> float:
     return (head_dim * (1 + ("c2p" in kinds) + ("p2c" in kinds))) ** -0.5
 
 
+def _normed(config: Config) -> bool:
+    value = config.get("norm_rel_ebd")
+    if value is not None and not isinstance(value, str):
+        raise config.wrong(("norm_rel_ebd",), "none or layer_norm")
+    return value is not None and "layer_norm" in value.lower()
+
+
 def _disentangled(config: Config, weights: Weights, ops: Ops) -> list[ScoreBias]:
-    heads, _, head_dim = config.heads()
+    heads, head_dim = config.plain_heads()
     hidden, kinds = config.hidden_size, _position_kinds(config)
-    furthest = int(config.values.get("max_relative_positions") or -1)
+    furthest = config.integer("max_relative_positions", least=-1)
     furthest = furthest if furthest > 0 else config.integer("max_position_embeddings")
-    buckets = int(config.values.get("position_buckets") or -1)
+    buckets = config.integer("position_buckets", least=-1)
     span = buckets if buckets > 0 else furthest
     table = ops.table(weights.take("encoder.rel_embeddings.weight", (2 * span, hidden))).float()
-    if "layer_norm" in str(config.values.get("norm_rel_ebd", "none")):
-        eps = config.number("layer_norm_eps")
+    if _normed(config):
+        eps = config.number("layer_norm_eps", zero=True)
         table = ops.norm(Block(weights, ops, "encoder.", eps).norm("LayerNorm", hidden), table)
-    shared = config.flag("share_att_key", False)
+    shared = config.flag("share_att_key")
     scale = _scale(config, head_dim)
 
     def project(prefix: str, name: str) -> Tensor:

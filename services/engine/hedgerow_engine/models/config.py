@@ -1,14 +1,43 @@
-"""A config.json read key by key; what is missing or unknown is an error that names the key."""
+"""A config.json read key by key, for every executor: each value with its type, its range and the
+default its family has. What is wrong is one line: FILE: KEY is VALUE; it must be ...
+
+No torch here: the native executor reads the same keys through the same getters.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
-from hedgerow_engine.layers.ops import Activation, activation_of
-from hedgerow_engine.layers.rotary import RopeParams
+from hedgerow_engine.models.defaults import DEFAULTS
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
+
+ActivationName = Literal["gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid"]
+
+ACTIVATIONS: Mapping[str, ActivationName] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}
+_MLP_KEYS = ("hidden_act", "hidden_activation", "activation")
+_KINDS = {"full_attention", "sliding_attention"}
+
+
+class UnsupportedError(Exception):
+    """One executor cannot run this model, another may; the text says why."""
+
+
+class NotBuiltError(UnsupportedError, StartupError):
+    """A well-formed value that none of the executors here has code for."""
 
 
 class Config:
@@ -16,57 +45,89 @@ class Config:
 
     def __init__(self, card: ModelCard) -> None:
         self.file = card.folder / "config.json"
-        values: Mapping[str, Any] = card.config
-        self.values: Mapping[str, Any] = values.get("text_config", values)
+        inner = card.config.get("text_config")
+        if inner is not None and not isinstance(inner, dict):
+            raise refusal(self.file, "text_config", inner, "an object")
+        self.values: Mapping[str, Any] = card.config if inner is None else inner
+        self.defaults: Mapping[str, Any] = DEFAULTS.get(card.model_type, {})
+        self.model_type = card.model_type
         self.hidden_size = card.hidden_size
         self.vocab_size = card.vocab_size
 
-    def integer(self, *keys: str, default: int | None = None) -> int:
-        """A whole number above 0 under the first of `keys` that is there."""
-        for key in keys:
-            value = self.values.get(key)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                    raise self.wrong(key, "a positive whole number")
-                return value
-        if default is None:
-            raise self.wrong(keys[0], "a positive whole number")
-        return default
+    def get(self, *keys: str) -> Any:
+        """The value of the first of `keys` that is there and not null, else the default."""
+        found = (self.values[key] for key in keys if self.values.get(key) is not None)
+        return next(found, next((self.defaults[k] for k in keys if k in self.defaults), None))
 
-    def number(self, *keys: str, default: float | None = None) -> float:
-        for key in keys:
-            value = self.values.get(key)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, (int, float)):
-                    raise self.wrong(key, "a number")
-                return float(value)
-        if default is None:
-            raise self.wrong(keys[0], "a number")
-        return default
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
+    def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        value = self._value(keys, default)
+        if type(value) is not int or value < least:
+            kind = "a positive whole number" if least == 1 else f"a whole number from {least} up"
+            raise self.wrong(keys, kind)
         return value
 
-    def activation(self, *keys: str) -> Activation:
-        key = next((k for k in keys if k in self.values), "hidden_act")
-        found = activation_of(self.values.get(key, "gelu"))
-        if found is None:
-            raise self.wrong(key, "an activation this engine has")
-        return found
+    def number(self, *keys: str, default: float | None = None, zero: bool = False) -> float:
+        """A finite number above 0; `zero`: or 0."""
+        value = self._value(keys, default)
+        if not is_number(value) or value < 0 or (value == 0 and not zero):
+            raise self.wrong(keys, "a number, 0 or more" if zero else "a number above 0")
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self._value((key,), default)
+        if not isinstance(value, bool):
+            raise self.wrong((key,), "true or false")
+        return value
+
+    def choice(self, key: str, *allowed: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.wrong((key,), " or ".join(allowed))
+        return value
+
+    def activation(self, *keys: str) -> ActivationName:
+        name = self.get(*keys)
+        if not isinstance(name, str):
+            raise self.wrong(keys, "the name of an activation")
+        if name not in ACTIVATIONS:
+            wanted = f"an activation this engine has ({', '.join(ACTIVATIONS)})"
+            raise NotBuiltError(str(self.wrong(keys, wanted)))
+        return ACTIVATIONS[name]
+
+    def mlp_activation(self) -> ActivationName:
+        """Under the key that the family calls it by."""
+        return self.activation(self._mlp_key())
+
+    def mlp_name(self) -> object:
+        """The MLP's activation as the config has it."""
+        return self.get(self._mlp_key())
+
+    def types(self) -> int:
+        """Rows of the token type table. MPNet and DistilBERT have none, whatever the key says."""
+        if self.model_type in ("mpnet", "distilbert"):
+            return 0
+        return self.integer("type_vocab_size", default=0, least=0)
 
     def heads(self) -> tuple[int, int, int]:
-        """(num_heads, num_kv_heads, head_dim)."""
-        heads = self.integer("num_attention_heads", "n_head", "n_heads")
-        kv = self.integer("num_key_value_heads", default=heads)
-        head_dim = self.integer("head_dim", default=self.hidden_size // heads)
-        if heads % kv or ("head_dim" not in self.values and self.hidden_size % heads):
-            raise self.wrong("num_attention_heads", "a divisor of hidden_size and a multiple of kv")
-        return heads, kv, head_dim
+        """(num_heads, num_kv_heads, head_dim) of a decoder."""
+        count = self.integer("num_attention_heads")
+        kv = self.integer("num_key_value_heads", default=count)
+        if count % kv:
+            raise self.wrong(("num_key_value_heads",), f"a divisor of {count}, the heads")
+        if self.get("head_dim") is None:
+            return count, kv, self._share(count)
+        dim = self.integer("head_dim")
+        if dim % 2:
+            raise self.wrong(("head_dim",), "an even number")
+        return count, kv, dim
+
+    def plain_heads(self) -> tuple[int, int]:
+        """(num_heads, head_dim) of an encoder, whose heads share the hidden size."""
+        count = self.integer("num_attention_heads", "n_head", "n_heads")
+        dim = self._share(count)
+        for key, only in (("head_dim", dim), ("num_key_value_heads", count)):
+            self.only(key, only)
+        return count, dim
 
     def layer_kinds(
         self, count: int, full_every: int | None = None, *, first_full: bool
@@ -76,49 +137,46 @@ class Config:
         `layer_types` decides; without it, one layer of `full_every` sees everything (the first
         of each group or the last), and None makes all of them full.
         """
-        kinds = self.values.get("layer_types")
+        kinds = self.get("layer_types")
         if kinds is None:
             if full_every is None:
                 return [False] * count
             turn = 0 if first_full else full_every - 1
             return [i % full_every != turn for i in range(count)]
-        if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
-            raise self.wrong("layer_types", f"{count} of full_attention or sliding_attention")
+        known = isinstance(kinds, list) and all(isinstance(k, str) and k in _KINDS for k in kinds)
+        if not known or len(kinds) != count:
+            wanted = f"a list of {count} of full_attention or sliding_attention"
+            raise self.wrong(("layer_types",), wanted)
         return [kind == "sliding_attention" for kind in kinds]
-
-    def has_rope(self, kind: str) -> bool:
-        """True when rope_parameters speaks of this kind of layer."""
-        nested = self.values.get("rope_parameters")
-        return isinstance(nested, dict) and kind in nested
-
-    def rope(
-        self, kind: str = "full_attention", *, key: str = "rope_theta", default: float = 10000.0
-    ) -> RopeParams:
-        """The angles of one kind of layer, in either spelling: flat keys, or rope_parameters."""
-        nested = self.values.get("rope_parameters") or {}
-        nested = nested.get(kind, nested) if isinstance(nested, dict) else {}
-        scaling = nested if "rope_type" in nested else (self.values.get("rope_scaling") or {})
-        theta = float(nested.get("rope_theta") or self.values.get(key) or default)
-        name = str(scaling.get("rope_type") or scaling.get("type") or "default")
-        if name not in ("default", "linear", "llama3"):
-            raise self.wrong("rope_scaling", "default, linear or llama3")
-        partial = nested.get("partial_rotary_factor", self.values.get("partial_rotary_factor", 1.0))
-        if float(partial) != 1.0:
-            raise self.wrong("partial_rotary_factor", "1.0")
-        return RopeParams(
-            theta,
-            name,
-            float(scaling.get("factor") or 1.0),
-            float(scaling.get("low_freq_factor") or 1.0),
-            float(scaling.get("high_freq_factor") or 4.0),
-            int(scaling.get("original_max_position_embeddings") or 8192),
-        )
 
     def only(self, key: str, *allowed: Any) -> None:
         """Refuse a value that would change the vectors in a way this engine does not know."""
         value = self.values.get(key)
         if value is not None and value not in allowed:
-            raise self.wrong(key, " or ".join(map(repr, allowed)) or "absent")
+            wanted = " or ".join(map(repr, allowed)) or "absent"
+            raise NotBuiltError(str(self.wrong((key,), wanted)))
 
-    def wrong(self, key: str, wanted: str) -> StartupError:
-        return StartupError(f"{self.file}: {key} is {self.values.get(key)!r}; it must be {wanted}")
+    def wrong(self, keys: tuple[str, ...], wanted: str) -> StartupError:
+        key = next((k for k in keys if self.values.get(k) is not None), keys[0])
+        return refusal(self.file, key, self.values.get(key), wanted)
+
+    def _value(self, keys: tuple[str, ...], default: Any) -> Any:
+        value = self.get(*keys)
+        return default if value is None else value
+
+    def _mlp_key(self) -> str:
+        return next(key for key in _MLP_KEYS if key in self.defaults)
+
+    def _share(self, count: int) -> int:
+        if self.hidden_size % count:
+            keys = ("num_attention_heads", "n_head", "n_heads")
+            raise self.wrong(keys, f"a divisor of the hidden size, {self.hidden_size}")
+        return self.hidden_size // count
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def refusal(file: object, key: str, value: object, wanted: str) -> StartupError:
+    return StartupError(f"{file}: {key} is {value!r}; it must be {wanted}")

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from hedgerow_engine.attention.base import AttentionSpec, attend
-from hedgerow_engine.layers.ops import Linear, Norm, Ops
-from hedgerow_engine.layers.rotary import Rotary, Rotation
+from hedgerow_engine.layers.ops import Activation, GatedLinear, Linear, Norm, Ops
+from hedgerow_engine.layers.rotary import RopeParams, Rotary, Rotation
 from hedgerow_engine.models.base import ModelInputs
 from hedgerow_engine.models.config import Config
+from hedgerow_engine.models.decoder_config import biases, is_gemma
+from hedgerow_engine.models.rope import angles
 from hedgerow_engine.weights import Weights
 
 
@@ -46,14 +48,25 @@ class Parts:
         weight = self.weights.take(f"{self.prefix}{name}.weight", (size,))
         return self.ops.rms_norm(weight, self._eps, plus_one=self._plus_one)
 
-    def linear(self, names: tuple[str, ...], outs: tuple[int, ...], size: int) -> Linear:
-        """One linear over the rows of several; biases where the checkpoint has them."""
+    def linear(
+        self, names: tuple[str, ...], outs: tuple[int, ...], size: int, has_bias: bool
+    ) -> Linear:
+        """One linear over the rows of several."""
         full = [self.prefix + name for name in names]
         weight = self.weights.fused([f"{n}.weight" for n in full], [(o, size) for o in outs])
         bias = None
-        if self.weights.has(f"{full[0]}.bias"):
+        if has_bias:
             bias = self.weights.fused([f"{n}.bias" for n in full], [(o,) for o in outs])
         return self.ops.linear(weight, bias)
+
+    def gated(self, hidden: int, inner: int, activation: Activation, bias: bool) -> GatedLinear:
+        """The MLP's entry."""
+        names = [f"{self.prefix}mlp.{n}_proj" for n in ("gate", "up")]
+        gate, up = (self.weights.take(f"{n}.weight", (inner, hidden)) for n in names)
+        if not bias:
+            return self.ops.gated_linear(gate, up, activation)
+        gate_bias, up_bias = (self.weights.take(f"{n}.bias", (inner,)) for n in names)
+        return self.ops.gated_linear(gate, up, activation, (gate_bias, up_bias))
 
 
 class DecoderLayer:
@@ -62,14 +75,16 @@ class DecoderLayer:
     def __init__(self, config: Config, parts: Parts, flavour: Flavour, spec: AttentionSpec) -> None:
         hidden, inner, ops = config.hidden_size, config.integer("intermediate_size"), parts.ops
         heads, kv_heads, dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        has = biases(config)
         self.spec, self.ops = spec, ops
         self.input_norm = parts.norm("input_layernorm", hidden)
         self.qkv_proj = parts.linear(
             ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
             (heads * dim, kv_heads * dim, kv_heads * dim),
             hidden,
+            has.qkv,
         )
-        self.o_proj = parts.linear(("self_attn.o_proj",), (hidden,), heads * dim)
+        self.o_proj = parts.linear(("self_attn.o_proj",), (hidden,), heads * dim, has.o)
         self.q_norm = parts.norm("self_attn.q_norm", dim) if flavour.head_norms else None
         self.k_norm = parts.norm("self_attn.k_norm", dim) if flavour.head_norms else None
         self.attention_norm = parts.norm("post_attention_layernorm", hidden)
@@ -81,13 +96,8 @@ class DecoderLayer:
             if flavour.sandwich
             else None
         )
-        gate, up = (
-            parts.weights.take(f"{parts.prefix}mlp.{n}_proj.weight", (inner, hidden))
-            for n in ("gate", "up")
-        )
-        activation = config.activation("hidden_act", "hidden_activation")
-        self.gate_up_proj = ops.gated_linear(gate, up, activation)
-        self.down_proj = parts.linear(("mlp.down_proj",), (hidden,), inner)
+        self.gate_up_proj = parts.gated(hidden, inner, config.mlp_activation(), has.mlp)
+        self.down_proj = parts.linear(("mlp.down_proj",), (hidden,), inner, has.mlp)
 
     def forward(
         self, normed: Tensor, residual: Tensor, rotation: Rotation, inputs: ModelInputs, after: Norm
@@ -128,7 +138,7 @@ class DecoderEncoder:
         specs: list[AttentionSpec],
         max_positions: int,
     ) -> None:
-        hidden, eps = config.hidden_size, config.number("rms_norm_eps")
+        hidden, eps = config.hidden_size, config.number("rms_norm_eps", zero=True)
         self.ops = ops
         self.words = ops.table(weights.take("embed_tokens.weight", (config.vocab_size, hidden)))
         self.scale = hidden**0.5 if flavour.scaled_embeddings else 1.0
@@ -139,10 +149,11 @@ class DecoderEncoder:
         ]
         self.final_norm = Parts(weights, ops, "", eps, plus_one).norm("norm", hidden)
         dim = specs[0].head_dim
-        self.full = Rotary(config.rope("full_attention"), dim, max_positions)
-        local = config.rope("sliding_attention", key="rope_local_base_freq")
-        own = "rope_local_base_freq" in config.values or config.has_rope("sliding_attention")
-        self.local = Rotary(local, dim, max_positions) if own else self.full
+        self.full = Rotary(RopeParams(*angles(config)), dim, max_positions)
+        self.local = self.full
+        if is_gemma(config):
+            local = RopeParams(*angles(config, "sliding_attention"))
+            self.local = Rotary(local, dim, max_positions)
 
     def forward(self, inputs: ModelInputs) -> Tensor:
         residual = torch.embedding(self.words, inputs.input_ids)

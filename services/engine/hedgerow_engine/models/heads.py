@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from hedgerow_engine.layers.opaque import opaque
-from hedgerow_engine.layers.ops import Activation, Norm, Ops, activation_of
+from hedgerow_engine.layers.ops import Activation, Norm, Ops
 from hedgerow_engine.models.base import ModelInputs
+from hedgerow_engine.models.modules import Dense, after_pooling, open_dense
 from hedgerow_engine.pooling import FinishingPooler, pool
 from hedgerow_engine.weights import Weights
-from hedgerow_shared.errors import StartupError
-from hedgerow_shared.modelcard import ModelCard, Module, PoolingMode
+from hedgerow_shared.modelcard import ModelCard, PoolingMode
 
 Step = Callable[[Tensor], Tensor]
 
@@ -87,32 +87,19 @@ def to_int8_range(rows: Tensor) -> Tensor:
 
 def module_steps(card: ModelCard, ops: Ops) -> list[Step]:
     """Dense, inner Normalize and quantiser modules after the pooling, as functions."""
-    modules = [m for m in card.modules if m.kind in ("dense", "normalize", "quantize")]
-    if modules and modules[-1].kind == "normalize":
-        modules = modules[:-1]
-    made: dict[str, Callable[[Module], Step]] = {
-        "normalize": lambda m: unit,
-        "quantize": lambda m: to_int8_range,
-        "dense": lambda m: dense(m, ops),
-    }
-    return [made[m.kind](m) for m in modules]
+    made: list[Step] = []
+    for module in after_pooling(card):
+        if isinstance(module, Dense):
+            made.append(dense(module, ops))
+        else:
+            made.append(unit if module == "normalize" else to_int8_range)
+    return made
 
 
-def dense(module: Module, ops: Ops) -> Step:
-    """A Dense module of sentence-transformers. Raises StartupError for what it may not skip."""
-    file = module.folder / "config.json"
-    width = (int(module.config["out_features"]), int(module.config["in_features"]))
-    name = str(module.config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    short = name.rsplit(".", 1)[-1].lower()
-    activation = None if short == "identity" else activation_of(short)
-    if activation is None and short != "identity":
-        raise StartupError(f"{file}: activation_function {name!r} is not supported")
-    if module.config.get("use_residual"):
-        raise StartupError(f"{file}: use_residual is not supported")
-    weights = Weights.open(module.folder)
-    weight = weights.take("linear.weight", width)
-    bias = weights.take("linear.bias", width[:1]) if module.config.get("bias", True) else None
-    weights.finish()
+def dense(module: Dense, ops: Ops) -> Step:
+    """A Dense module of sentence-transformers."""
+    weight, bias = open_dense(module)
+    activation = None if module.activation == "identity" else module.activation
     return ops.float_linear(weight, bias, activation)
 
 
@@ -122,10 +109,13 @@ def label_step(
     name: str,
     shape: tuple[int, int],
     activation: Activation | None = None,
+    *,
+    bias: bool = True,
 ) -> Step:
-    """One linear of a classifier, with the bias its checkpoint has or lacks."""
+    """One linear of a classifier."""
     weight = weights.take(f"{name}.weight", shape)
-    return ops.float_linear(weight, weights.optional(f"{name}.bias", shape[:1]), activation)
+    shift = weights.take(f"{name}.bias", shape[:1]) if bias else None
+    return ops.float_linear(weight, shift, activation)
 
 
 def norm_step(ops: Ops, norm: Norm) -> Step:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from hedgerow_engine.attention.base import AttentionSpec, attend
-from hedgerow_engine.layers.ops import Ops, activation_of
-from hedgerow_engine.layers.rotary import Rotary, Rotation
+from hedgerow_engine.layers.ops import Ops
+from hedgerow_engine.layers.rotary import RopeParams, Rotary, Rotation
 from hedgerow_engine.models.base import Head, Model, ModelInputs
 from hedgerow_engine.models.bert import Block
 from hedgerow_engine.models.config import Config
 from hedgerow_engine.models.heads import ClassifierHead, label_step, norm_step
+from hedgerow_engine.models.rope import angles
 from hedgerow_engine.models.tasks import row_heads
 from hedgerow_engine.weights import Weights, split
 from hedgerow_shared.modelcard import ModelCard, PoolingMode
@@ -19,21 +20,22 @@ from hedgerow_shared.modelcard import ModelCard, PoolingMode
 class ModernBertLayer:
     """Norm, attention, add; norm, gated MLP, add. The first layer has no attention norm."""
 
-    def __init__(self, config: Config, block: Block, spec: AttentionSpec) -> None:
+    def __init__(self, config: Config, block: Block, spec: AttentionSpec, *, first: bool) -> None:
         hidden, inner = config.hidden_size, config.integer("intermediate_size")
         self.spec, self.ops = spec, block.ops
-        first = not block.weights.has(f"{block.prefix}attn_norm.weight")
-        self.attention_norm = None if first else block.norm("attn_norm", hidden)
-        self.qkv_proj = block.linear("attn.Wqkv", 3 * hidden, hidden)
-        self.o_proj = block.linear("attn.Wo", hidden, hidden)
-        self.mlp_norm = block.norm("mlp_norm", hidden)
-        activation = config.activation("hidden_activation")
+        attention, mlp, norm = (config.flag(f"{n}_bias") for n in ("attention", "mlp", "norm"))
+        self.attention_norm = None if first else block.norm("attn_norm", hidden, bias=norm)
+        self.qkv_proj = block.linear("attn.Wqkv", 3 * hidden, hidden, bias=attention)
+        self.o_proj = block.linear("attn.Wo", hidden, hidden, bias=attention)
+        self.mlp_norm = block.norm("mlp_norm", hidden, bias=norm)
         weight = block.weights.take(f"{block.prefix}mlp.Wi.weight", (2 * inner, hidden))
-        bias = block.weights.optional(f"{block.prefix}mlp.Wi.bias", (2 * inner,))
         gate, up = split(weight, 2)
-        biases = None if bias is None else (split(bias, 2)[0], split(bias, 2)[1])
-        self.gate_up_proj = block.ops.gated_linear(gate, up, activation, biases)
-        self.down_proj = block.linear("mlp.Wo", hidden, inner)
+        biases = None
+        if mlp:
+            halves = split(block.bias("mlp.Wi", 2 * inner), 2)
+            biases = halves[0], halves[1]
+        self.gate_up_proj = block.ops.gated_linear(gate, up, config.mlp_activation(), biases)
+        self.down_proj = block.linear("mlp.Wo", hidden, inner, bias=mlp)
 
     def forward(self, residual: Tensor, rotation: Rotation, inputs: ModelInputs) -> Tensor:
         spec, ops, norm = self.spec, self.ops, self.attention_norm
@@ -49,11 +51,11 @@ class ModernBertEncoder:
     """Satisfies `Encoder`."""
 
     def __init__(self, config: Config, weights: Weights, ops: Ops, max_positions: int) -> None:
-        hidden, eps = config.hidden_size, config.number("norm_eps", default=1e-5)
-        heads, _, dim = config.heads()
-        reach = config.integer("local_attention", default=128) // 2
+        hidden, eps = config.hidden_size, config.number("norm_eps", zero=True)
+        heads, dim = config.plain_heads()
+        reach = config.integer("local_attention") // 2
         count = config.integer("num_hidden_layers")
-        every = config.integer("global_attn_every_n_layers", default=3)
+        every = config.integer("global_attn_every_n_layers")
         windows = [
             reach if windowed else None
             for windowed in config.layer_kinds(count, every, first_full=True)
@@ -62,19 +64,22 @@ class ModernBertEncoder:
         self.ops = ops
         name = "embeddings.tok_embeddings.weight"
         self.words = ops.table(weights.take(name, (config.vocab_size, hidden)))
-        self.embedding_norm = top.norm("embeddings.norm", hidden)
+        has_bias = config.flag("norm_bias")
+        self.embedding_norm = top.norm("embeddings.norm", hidden, bias=has_bias)
         self.layers = [
             ModernBertLayer(
                 config,
                 Block(weights, ops, f"layers.{i}.", eps),
                 AttentionSpec(heads, heads, dim, dim**-0.5, window=window),
+                first=i == 0,
             )
             for i, window in enumerate(windows)
         ]
-        self.final_norm = top.norm("final_norm", hidden)
-        full = config.rope("full_attention", key="global_rope_theta", default=160000.0)
-        local = config.rope("sliding_attention", key="local_rope_theta", default=10000.0)
-        self.full, self.local = (Rotary(p, dim, max_positions) for p in (full, local))
+        self.final_norm = top.norm("final_norm", hidden, bias=has_bias)
+        self.full, self.local = (
+            Rotary(RopeParams(*angles(config, kind)), dim, max_positions)
+            for kind in ("full_attention", "sliding_attention")
+        )
 
     def forward(self, inputs: ModelInputs) -> Tensor:
         words = (self.words, inputs.input_ids)
@@ -99,16 +104,13 @@ def _scorer(card: ModelCard, config: Config, weights: Weights, ops: Ops) -> Head
     if not card.is_scorer:
         return None
     hidden = card.hidden_size
-    activation = activation_of(config.values.get("classifier_activation", "gelu"))
-    if activation is None:
-        raise config.wrong("classifier_activation", "an activation this engine has")
-    norm = Block(weights, ops, "head.", config.number("norm_eps", default=1e-5)).norm(
-        "norm", hidden
-    )
-    config.only("classifier_pooling", "cls", "mean")
-    mode: PoolingMode = "mean" if config.values.get("classifier_pooling") == "mean" else "cls"
+    activation, bias = config.activation("classifier_activation"), config.flag("classifier_bias")
+    block = Block(weights, ops, "head.", config.number("norm_eps", zero=True))
+    norm = block.norm("norm", hidden, bias=config.flag("norm_bias"))
+    mean = config.choice("classifier_pooling", "cls", "mean") == "mean"
+    mode: PoolingMode = "mean" if mean else "cls"
     steps = [
-        label_step(weights, ops, "head.dense", (hidden, hidden), activation),
+        label_step(weights, ops, "head.dense", (hidden, hidden), activation, bias=bias),
         norm_step(ops, norm),
         label_step(weights, ops, "classifier", (card.num_labels, hidden)),
     ]

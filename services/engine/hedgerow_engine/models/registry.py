@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from hedgerow_engine.layers.ops import Ops
 from hedgerow_engine.models import bert_family, decoder_family
 from hedgerow_engine.models.base import Model
+from hedgerow_engine.models.checks import check_card
 from hedgerow_engine.models.modernbert import load_modernbert
 from hedgerow_engine.models.rotary_bert import load_gte, load_nomic
 from hedgerow_engine.weights import Weights
@@ -48,6 +49,7 @@ _REMOTE_BERT = ("JinaBert", "jina-bert")
 
 def load_model(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """Build the model of a folder. Raises StartupError naming what is not supported or wrong."""
+    check_card(card)
     file = card.folder / "config.json"
     reason = _REFUSED.get(card.model_type)
     # JinaBERT calls itself "bert" and shows its own code only in auto_map.

@@ -11,6 +11,8 @@ from hedgerow_engine.models.base import Head, Model, ModelInputs
 from hedgerow_engine.models.bert import Block, Embeddings
 from hedgerow_engine.models.config import Config
 from hedgerow_engine.models.heads import ClassifierHead, label_step
+from hedgerow_engine.models.rope import angles
+from hedgerow_engine.models.rotary_config import biases, check_rotary_bert
 from hedgerow_engine.models.tasks import row_heads
 from hedgerow_engine.weights import Weights, split
 from hedgerow_shared.modelcard import ModelCard
@@ -41,10 +43,11 @@ class RotaryBertLayer:
     ) -> None:
         hidden, inner = config.hidden_size, _inner(config)
         self.ops, self.gate_up_proj = block.ops, gated
-        self.qkv_proj = block.linear(names["qkv"], 3 * hidden, hidden)
-        self.o_proj = block.linear(names["o"], hidden, hidden)
+        has = biases(config)
+        self.qkv_proj = block.linear(names["qkv"], 3 * hidden, hidden, bias=has.attention)
+        self.o_proj = block.linear(names["o"], hidden, hidden, bias=has.attention)
         self.attention_norm = block.norm(names["attention_norm"], hidden)
-        self.down_proj = block.linear(names["down"], hidden, inner)
+        self.down_proj = block.linear(names["down"], hidden, inner, bias=has.down)
         self.output_norm = block.norm(names["output_norm"], hidden)
 
     def forward(
@@ -83,24 +86,52 @@ class RotaryBertEncoder:
 def load_gte(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """`gte` and its older name `new`: fused up and gate, biases everywhere but there."""
     config = Config(card)
-    config.only("logn_attention_scale", False)
-    config.only("logn_attention_clip1", False)
-    config.only("position_embedding_type", "rope")
-    config.only("layer_norm_type", "layer_norm")
-    activation, inner = config.activation(), _inner(config)
+    check_rotary_bert(config)
+    activation, inner = config.mlp_activation(), _inner(config)
 
     def gated(block: Block) -> GatedLinear:
         name = f"{block.prefix}mlp.up_gate_proj.weight"
         up, gate = split(block.weights.take(name, (2 * inner, card.hidden_size)), 2)
         return ops.gated_linear(gate, up, activation)
 
-    eps = config.number("layer_norm_eps", default=1e-12)
+    eps = config.number("layer_norm_eps", zero=True)
     layers = [
         RotaryBertLayer(config, block, _GTE, gated(block))
         for block in _blocks(config, weights, ops, _GTE, eps)
     ]
     embeddings = Embeddings(config, Block(weights, ops, "", eps))
-    encoder = _encoder(card, config, embeddings, layers, config.rope(default=160000.0))
+    encoder = _encoder(card, config, embeddings, layers)
+    return Model(encoder, row_heads(card, weights, ops, _scorer(card, weights, ops)))
+
+
+def load_nomic(card: ModelCard, weights: Weights, ops: Ops) -> Model:
+    """Nomic v1 and v1.5; the mixture-of-experts v2 is refused."""
+    config = Config(card)
+    check_rotary_bert(config)
+    inner, has_bias = _inner(config), biases(config).up
+
+    def gated(block: Block) -> GatedLinear:
+        up, gate = (
+            block.weights.take(f"{block.prefix}mlp.{n}.weight", (inner, card.hidden_size))
+            for n in ("fc11", "fc12")
+        )
+        if not has_bias:
+            return ops.gated_linear(gate, up, "silu")
+        up_bias, gate_bias = (block.bias(f"mlp.{n}", inner) for n in ("fc11", "fc12"))
+        return ops.gated_linear(gate, up, "silu", (gate_bias, up_bias))
+
+    eps = config.number("layer_norm_eps", "layer_norm_epsilon", zero=True)
+    layers = [
+        RotaryBertLayer(config, block, _NOMIC, gated(block))
+        for block in _blocks(config, weights, ops, _NOMIC, eps)
+    ]
+    embeddings = Embeddings(config, Block(weights, ops, "", eps), norm="emb_ln")
+    encoder = _encoder(card, config, embeddings, layers)
+    return Model(encoder, row_heads(card, weights, ops, _scorer(card, weights, ops)))
+
+
+def _scorer(card: ModelCard, weights: Weights, ops: Ops) -> Head | None:
+    """First token -> dense -> tanh -> labels."""
     scorer: Head | None = None
     if card.is_scorer:
         hidden = card.hidden_size
@@ -108,36 +139,7 @@ def load_gte(card: ModelCard, weights: Weights, ops: Ops) -> Model:
         last = label_step(weights, ops, "classifier", (card.num_labels, hidden))
         scorer = ClassifierHead([first, last])
     weights.skip("pooler.*", "classifier.*", "embeddings.position_ids")
-    return Model(encoder, row_heads(card, weights, ops, scorer))
-
-
-def load_nomic(card: ModelCard, weights: Weights, ops: Ops) -> Model:
-    """Nomic v1 and v1.5; the mixture-of-experts v2 is refused."""
-    config = Config(card)
-    for key in ("num_experts", "prenorm", "use_rms_norm", "causal", "rotary_emb_interleaved"):
-        config.only(key, 0, False)
-    config.only("rotary_emb_fraction", 1, 1.0)
-    config.only("rotary_scaling_factor")
-    config.only("activation_function", "swiglu", "silu")
-    inner = _inner(config)
-
-    def gated(block: Block) -> GatedLinear:
-        up, gate = (
-            block.weights.take(f"{block.prefix}mlp.{n}.weight", (inner, card.hidden_size))
-            for n in ("fc11", "fc12")
-        )
-        return ops.gated_linear(gate, up, "silu")
-
-    eps = config.number("layer_norm_eps", "layer_norm_epsilon", default=1e-12)
-    layers = [
-        RotaryBertLayer(config, block, _NOMIC, gated(block))
-        for block in _blocks(config, weights, ops, _NOMIC, eps)
-    ]
-    embeddings = Embeddings(config, Block(weights, ops, "", eps), norm="emb_ln")
-    rope = config.rope(key="rotary_emb_base", default=1000.0)
-    encoder = _encoder(card, config, embeddings, layers, rope)
-    weights.skip("embeddings.position_ids", "pooler.*")
-    return Model(encoder, row_heads(card, weights, ops, None))
+    return scorer
 
 
 def _inner(config: Config) -> int:
@@ -156,8 +158,8 @@ def _encoder(
     config: Config,
     embeddings: Embeddings,
     layers: list[RotaryBertLayer],
-    rope: RopeParams,
 ) -> RotaryBertEncoder:
-    heads, _, dim = config.heads()
+    heads, dim = config.plain_heads()
     spec = AttentionSpec(heads, heads, dim, dim**-0.5)
-    return RotaryBertEncoder(embeddings, layers, spec, Rotary(rope, dim, card.max_seq_len))
+    rotary = Rotary(RopeParams(*angles(config)), dim, card.max_seq_len)
+    return RotaryBertEncoder(embeddings, layers, spec, rotary)

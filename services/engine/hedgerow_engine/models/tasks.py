@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hedgerow_engine.layers.ops import Linear, Norm, Ops, activation_of
+from hedgerow_engine.layers.ops import Linear, Norm, Ops
 from hedgerow_engine.models.base import Head, ModelInputs
+from hedgerow_engine.models.config import Config
 from hedgerow_engine.models.heads import EmbedHead, Step, TokenHead, label_step, module_steps
 from hedgerow_engine.offers import is_late_interaction, is_sparse, m3_heads
 from hedgerow_engine.pooling import pool
@@ -65,16 +66,16 @@ def _mlm(card: ModelCard, weights: Weights, ops: Ops) -> tuple[Linear, Norm, Lin
         raise StartupError(f"{card.folder}: SpladePooling needs a masked-language-model head")
     dense, norm, decoder, bias = names
     hidden, vocab = card.hidden_size, card.vocab_size
-    act = activation_of(card.config.get("hidden_act", card.config.get("activation", "gelu")))
+    config = Config(card)
     transform = ops.linear(
         weights.take(f"{dense}.weight", (hidden, hidden)),
-        weights.optional(f"{dense}.bias", (hidden,)),
-        act,
+        weights.take(f"{dense}.bias", (hidden,)),
+        config.mlp_activation(),
     )
     layer_norm = ops.layer_norm(
         weights.take(f"{norm}.weight", (hidden,)),
-        weights.optional(f"{norm}.bias", (hidden,)),
-        float(card.config.get("layer_norm_eps", 1e-12)),
+        weights.take(f"{norm}.bias", (hidden,)),
+        config.number("layer_norm_eps", zero=True),
     )
     tied = "embeddings.word_embeddings.weight"
     own = f"{decoder}.weight" if weights.has(f"{decoder}.weight") else tied
@@ -113,7 +114,7 @@ def _m3_heads(card: ModelCard, ops: Ops) -> dict[Task, Head]:
     for name in m3_heads(card):
         file = Weights.open_linear(card.folder / name)
         width = file.take("linear.weight").shape[0]
-        step = label_step(file, ops, "linear", (width, hidden))
+        step = label_step(file, ops, "linear", (width, hidden), bias=file.has("linear.bias"))
         if name.startswith("sparse"):
             heads["sparse"] = TokenWeightHead(step, _special_ids(card))
         else:
@@ -124,7 +125,10 @@ def _m3_heads(card: ModelCard, ops: Ops) -> dict[Task, Head]:
 def _special_ids(card: ModelCard) -> list[int]:
     """Ids whose sparse weight never counts: begin, end, padding, unknown."""
     keys = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id")
-    found = [card.config.get(key) for key in keys]
+    found: list[object] = []
+    for key in keys:
+        value = card.config.get(key)
+        found += value if isinstance(value, list) else [value]
     if card.tokenizer_file.is_file():
         model = json.loads(card.tokenizer_file.read_text("utf-8")).get("model", {})
         vocab = model.get("vocab")
@@ -132,4 +136,4 @@ def _special_ids(card: ModelCard) -> list[int]:
         if unknown is None and isinstance(vocab, dict):
             unknown = vocab.get(model.get("unk_token"))
         found.append(unknown)
-    return [int(i) for i in found if i is not None]
+    return [i for i in found if isinstance(i, int)]

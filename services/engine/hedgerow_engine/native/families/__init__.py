@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, cast
 
+from hedgerow_engine.models.checks import check_card
 from hedgerow_engine.native.families import bert, decoder, modernbert, rotary_bert
 from hedgerow_engine.native.families.config import UnsupportedError
 from hedgerow_engine.native.geometry import Geometry
@@ -41,7 +42,8 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(card: ModelCard) -> Family:
-    """Raises UnsupportedError when there is none."""
+    """Raises UnsupportedError when there is none, StartupError for what no executor serves."""
+    check_card(card)
     family = FAMILIES.get(card.model_type)
     # JinaBERT calls itself "bert" and shows its own attention only in auto_map.
     if "jinabert" in str(card.config.get("auto_map")).lower().replace("-", ""):

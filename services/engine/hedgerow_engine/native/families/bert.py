@@ -11,17 +11,15 @@ from typing import cast
 
 import numpy as np
 
+from hedgerow_engine.models.config import Config
 from hedgerow_engine.native.embed import EmbedSpec, TableKind
 from hedgerow_engine.native.families.config import (
-    activation,
     affine,
     answer_steps,
     answer_tensors,
     fused,
-    heads,
+    mlp_activation,
     norm,
-    number,
-    only,
 )
 from hedgerow_engine.native.geometry import Geometry, TailActivation, TailStep
 from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors
@@ -76,28 +74,28 @@ NAMES = {
 
 
 def geometry(card: ModelCard, words: str) -> Geometry:
-    values = card.config
-    only(values, "position_embedding_type", "absolute")
-    only(values, "is_decoder", False)
-    only(values, "sinusoidal_pos_embds", False)
-    count, kv, head_dim = heads(card, values)
+    config = Config(card)
+    config.only("position_embedding_type", "absolute")
+    config.only("is_decoder", False)
+    config.only("sinusoidal_pos_embds", False)
+    count, head_dim = config.plain_heads()
     return Geometry(
         embed=EmbedSpec(
             width=card.hidden_size,
             words=cast(TableKind, words),
             positions=card.max_positions,
-            types=min(2, _types(card)),
+            types=min(2, config.types()),
         ),
         hidden=card.hidden_size,
-        intermediate=number(values, "intermediate_size", "hidden_dim"),
+        intermediate=config.integer("intermediate_size", "hidden_dim"),
         heads=count,
-        kv_heads=kv,
+        kv_heads=count,
         head_dim=head_dim,
         norm="layer",
-        eps=float(values.get("layer_norm_eps", 1e-12)),
+        eps=config.number("layer_norm_eps", zero=True),
         norm_first=False,
         embed_norm=True,
-        activation=activation(values, "hidden_act", "activation"),
+        activation=mlp_activation(config),
         biased=card.model_type == "mpnet",
         poolings=("cls",) if card.is_scorer else card.pooling.modes,
         tail=_head_steps(card) if card.is_scorer else answer_steps(card),
@@ -110,7 +108,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     bias = _distance_bias(card, weights, g) if g.biased else None
     model = ModelTensors(
         geometry=g,
-        num_layers=number(card.config, "num_hidden_layers", "n_layers"),
+        num_layers=Config(card).integer("num_hidden_layers", "n_layers"),
         word=weights.take("embeddings.word_embeddings.weight", (card.vocab_size, g.hidden)),
         table=_table(card, weights, g),
         embed_norm=norm(weights, "embeddings.LayerNorm", g.hidden),
@@ -124,19 +122,16 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     return model
 
 
-def _types(card: ModelCard) -> int:
-    return int(card.config.get("type_vocab_size") or 0)
-
-
 def _table(card: ModelCard, weights: Weights, g: Geometry) -> Floats:
     """Position rows, from the first that is used, with each type's row added."""
-    rows = number(card.config, "max_position_embeddings")
+    config = Config(card)
+    rows = config.integer("max_position_embeddings")
     name = "embeddings.position_embeddings.weight"
     table = weights.take(name, (rows, g.hidden)).float32()[rows - card.max_positions :]
     if not g.embed.types:
         return table
     name = "embeddings.token_type_embeddings.weight"
-    types = weights.take(name, (_types(card), g.hidden)).float32()
+    types = weights.take(name, (config.types(), g.hidden)).float32()
     return np.concatenate([table + types[i] for i in range(g.embed.types)])
 
 
@@ -174,7 +169,9 @@ def _head_tensors(card: ModelCard, weights: Weights) -> tuple[Affine, ...]:
 def _distance_bias(card: ModelCard, weights: Weights, g: Geometry) -> Floats:
     """MPNet: [heads, 2 * n - 1] by key - row. Half of the buckets are for keys before the row;
     of each half, small distances have one each and larger ones share them by their logarithm."""
-    buckets = int(card.config.get("relative_attention_num_buckets") or 32)
+    # transformers' own code counts 32, whatever the key says.
+    Config(card).only("relative_attention_num_buckets", 32)
+    buckets = 32
     name = "encoder.relative_attention_bias.weight"
     table = weights.take(name, (buckets, g.heads)).float32()
     distance = np.arange(1 - card.max_seq_len, card.max_seq_len)

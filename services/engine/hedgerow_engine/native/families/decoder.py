@@ -6,21 +6,29 @@ gated MLP. An embedder may look both ways; then only the mask differs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
+import numpy as np
+
+from hedgerow_engine.models.config import Config
+from hedgerow_engine.models.decoder_config import (
+    HEAD_NORMS,
+    biases,
+    both_ways,
+    is_gemma,
+    reaches,
+    softmax_scale,
+)
+from hedgerow_engine.models.logit_score import score_rows
 from hedgerow_engine.native.embed import EmbedSpec, TableKind
 from hedgerow_engine.native.families.config import (
     UnsupportedError,
-    activation,
     affine,
     answer_steps,
     answer_tensors,
     fused,
-    heads,
-    number,
+    mlp_activation,
     rope,
-    windowed_layers,
 )
 from hedgerow_engine.native.geometry import Geometry, TailStep
 from hedgerow_engine.native.tensors import (
@@ -31,23 +39,17 @@ from hedgerow_engine.native.tensors import (
     ModelTensors,
     Norm,
 )
-from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
-from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
-
-_HEAD_NORMS = ("qwen3", "bidirectional_pplx_qwen3", "gemma3_text")
-_BIDIRECTIONAL = ("bidirectional_pplx_qwen3", "llama_bidirec", "eurobert")
 
 
 def geometry(card: ModelCard, words: str) -> Geometry:
-    values = _values(card)
-    if values.get("attn_logit_softcapping"):
-        raise UnsupportedError("config.json: attn_logit_softcapping")
+    config = Config(card)
+    config.only("attn_logit_softcapping")
     if not card.is_scorer and not any(m.kind == "pooling" for m in card.modules):
         raise UnsupportedError("modules.json: no Pooling")
-    count, kv, head_dim = heads(card, values)
-    gemma = _is_gemma(card)
+    count, kv, head_dim = config.heads()
+    gemma = is_gemma(config)
     return Geometry(
         embed=EmbedSpec(
             width=card.hidden_size,
@@ -55,20 +57,20 @@ def geometry(card: ModelCard, words: str) -> Geometry:
             scale=card.hidden_size**0.5 if gemma else 1.0,
         ),
         hidden=card.hidden_size,
-        intermediate=number(values, "intermediate_size"),
+        intermediate=config.integer("intermediate_size"),
         heads=count,
         kv_heads=kv,
         head_dim=head_dim,
         norm="rms",
-        eps=float(values.get("rms_norm_eps", 1e-6)),
+        eps=config.number("rms_norm_eps", zero=True),
         norm_first=True,
         embed_norm=False,
-        activation=activation(values, "hidden_act", "hidden_activation"),
+        activation=mlp_activation(config),
         gated=True,
         rotary=True,
-        qk_norm=card.model_type in _HEAD_NORMS,
+        qk_norm=card.model_type in HEAD_NORMS,
         sandwich=gemma,
-        windowed=not _both_ways(card) or any(_windowed(card)),
+        windowed=not both_ways(config) or any(r is not None for r in reaches(config)),
         poolings=("lasttoken",) if card.is_scorer else card.pooling.modes,
         tail=_head_steps(card) if card.is_scorer else answer_steps(card),
         unit=card.normalize and not card.is_scorer,
@@ -76,17 +78,17 @@ def geometry(card: ModelCard, words: str) -> Geometry:
 
 
 def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
-    values = _values(card)
-    scalar = values.get("query_pre_attn_scalar")
+    config = Config(card)
+    layers = _Layers(config, weights, g)
     model = ModelTensors(
         geometry=g,
-        num_layers=number(values, "num_hidden_layers"),
+        num_layers=config.integer("num_hidden_layers"),
         word=weights.take("embed_tokens.weight", (card.vocab_size, g.hidden)),
         table=None,
         embed_norm=None,
-        layer=_Layers(card, weights, g).read,
-        final_norm=Norm(_norm(card, weights, "norm", g.hidden)),
-        scale=None if scalar is None else float(scalar) ** -0.5,
+        layer=layers.read,
+        final_norm=Norm(layers.norm("norm")),
+        scale=softmax_scale(config, g.head_dim),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
     weights.skip("lm_head.*")
@@ -96,108 +98,58 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
 class _Layers:
     """Reads one layer at a time."""
 
-    def __init__(self, card: ModelCard, weights: Weights, g: Geometry) -> None:
-        self._card, self._weights, self._g = card, weights, g
-        values = _values(card)
-        self._windowed = _windowed(card)
-        full = rope(values, "full_attention")
-        own = "rope_local_base_freq" in values or _speaks_of(values, "sliding_attention")
-        local = rope(values, "sliding_attention", key="rope_local_base_freq")
-        self._ropes = {False: full, True: local if own else full}
+    def __init__(self, config: Config, weights: Weights, g: Geometry) -> None:
+        self._weights, self._g = weights, g
+        # Gemma stores its norm weights less one.
+        self._less = 1.0 if is_gemma(config) else 0.0
+        self._both_ways, self._reaches = both_ways(config), reaches(config)
+        self._biases = biases(config)
+        full = rope(config, "full_attention")
+        local = rope(config, "sliding_attention") if is_gemma(config) else full
+        self._ropes = {False: full, True: local}
 
     def read(self, i: int) -> LayerTensors:
-        weights, g, at = self._weights, self._g, f"layers.{i}."
-        windowed = self._windowed[i]
-        back, ahead = _reach(self._card, windowed=windowed)
+        weights, g, at, has = self._weights, self._g, f"layers.{i}.", self._biases
+        back, ahead = self._reach(i)
         sizes = [g.context_width, g.kv_heads * g.head_dim, g.kv_heads * g.head_dim]
         names = [f"{at}self_attn.{part}_proj" for part in "qkv"]
         gate, up = (
-            affine(weights, f"{at}mlp.{part}_proj", g.intermediate, g.hidden)
+            affine(weights, f"{at}mlp.{part}_proj", g.intermediate, g.hidden, bias=has.mlp)
             for part in ("gate", "up")
         )
         mlp_norm = "pre_feedforward_layernorm" if g.sandwich else "post_attention_layernorm"
         return LayerTensors(
-            qkv=fused(weights, names, sizes, g.hidden),
-            o=affine(weights, f"{at}self_attn.o_proj", g.hidden, g.context_width),
+            qkv=fused(weights, names, sizes, g.hidden, bias=has.qkv),
+            o=affine(weights, f"{at}self_attn.o_proj", g.hidden, g.context_width, bias=has.o),
             gate=gate,
             up=up,
-            down=affine(weights, f"{at}mlp.down_proj", g.hidden, g.intermediate),
-            attention_norm=Norm(self._norm(f"{at}input_layernorm")),
-            mlp_norm=Norm(self._norm(at + mlp_norm)),
+            down=affine(weights, f"{at}mlp.down_proj", g.hidden, g.intermediate, bias=has.mlp),
+            attention_norm=Norm(self.norm(f"{at}input_layernorm")),
+            mlp_norm=Norm(self.norm(at + mlp_norm)),
             after_attention_norm=self._sandwich(f"{at}post_attention_layernorm"),
             after_mlp_norm=self._sandwich(f"{at}post_feedforward_layernorm"),
             q_norm=self._head_norm(f"{at}self_attn.q_norm"),
             k_norm=self._head_norm(f"{at}self_attn.k_norm"),
-            rope=self._ropes[windowed],
+            rope=self._ropes[self._reaches[i] is not None],
             back=back,
             ahead=ahead,
         )
 
-    def _norm(self, name: str) -> Floats:
-        return _norm(self._card, self._weights, name, self._g.hidden)
+    def norm(self, name: str, width: int | None = None) -> Floats:
+        weight = self._weights.take(f"{name}.weight", (width or self._g.hidden,)).float32()
+        return weight + np.float32(self._less) if self._less else weight
 
     def _sandwich(self, name: str) -> Floats | None:
-        return self._norm(name) if self._g.sandwich else None
+        return self.norm(name) if self._g.sandwich else None
 
     def _head_norm(self, name: str) -> Floats | None:
-        if not self._g.qk_norm:
-            return None
-        return _norm(self._card, self._weights, name, self._g.head_dim)
+        return self.norm(name, self._g.head_dim) if self._g.qk_norm else None
 
-
-def _values(card: ModelCard) -> Mapping[str, Any]:
-    return card.config.get("text_config", card.config)
-
-
-def _is_gemma(card: ModelCard) -> bool:
-    return card.model_type.startswith("gemma3")
-
-
-def _norm(card: ModelCard, weights: Weights, name: str, width: int) -> Floats:
-    """Gemma stores its norm weights less one."""
-    weight = weights.take(f"{name}.weight", (width,)).float32()
-    return weight + 1 if _is_gemma(card) else weight
-
-
-def _both_ways(card: ModelCard) -> bool:
-    """Older folders say is_causal, newer ones use_bidirectional_attention."""
-    values = _values(card)
-    known = card.model_type in _BIDIRECTIONAL or values.get("is_causal") is False
-    return bool(values.get("use_bidirectional_attention", known))
-
-
-def _reach(card: ModelCard, *, windowed: bool) -> tuple[int, int]:
-    """(back, ahead). A config's window counts the token itself when it looks back only, and
-    both sides together when it looks both ways."""
-    both = _both_ways(card)
-    if not windowed:
-        return EVERYWHERE, EVERYWHERE if both else 0
-    window = int(_values(card)["sliding_window"])
-    return (window // 2, window // 2) if both else (window - 1, 0)
-
-
-def _windowed(card: ModelCard) -> list[bool]:
-    values = _values(card)
-    count = number(values, "num_hidden_layers")
-    if values.get("sliding_window") is None:
-        return [False] * count
-    if values.get("layer_types") is not None:
-        return windowed_layers(values, count, None, first_full=False)
-    if _is_gemma(card):
-        every = int(
-            values.get("sliding_window_pattern") or values.get("_sliding_window_pattern") or 6
-        )
-        return windowed_layers(values, count, every, first_full=False)
-    if card.model_type == "mistral":
-        return [True] * count
-    if values.get("use_sliding_window"):
-        return [i >= number(values, "max_window_layers") for i in range(count)]
-    return [False] * count
-
-
-def _speaks_of(values: Mapping[str, Any], kind: str) -> bool:
-    nested = values.get("rope_parameters")
-    return isinstance(nested, dict) and kind in nested
+    def _reach(self, i: int) -> tuple[int, int]:
+        """(back, ahead)."""
+        reach = self._reaches[i]
+        back = EVERYWHERE if reach is None else reach
+        return back, back if self._both_ways else 0
 
 
 def _head_steps(card: ModelCard) -> tuple[TailStep, ...]:
@@ -205,23 +157,8 @@ def _head_steps(card: ModelCard) -> tuple[TailStep, ...]:
 
 
 def _head_tensors(card: ModelCard, weights: Weights) -> tuple[Affine, ...]:
-    """Labels of the last token; or how much likelier one token is than another (a reranker
-    that answers yes or no): the difference of their rows in the output matrix."""
-    module = next((m for m in card.modules if m.kind == "logit_score"), None)
-    if module is None:
-        return (affine(weights, "score", card.num_labels, card.hidden_size),)
-    name = "lm_head.weight" if weights.has("lm_head.weight") else "embed_tokens.weight"
-    rows = weights.take(name, (card.vocab_size, card.hidden_size))
-    file = module.folder / "config.json"
-
-    def row(key: str) -> Floats:
-        token = module.config.get(key)
-        if not isinstance(token, int) or not 0 <= token < card.vocab_size:
-            raise StartupError(f"{file}: {key} is {token!r}; it must be a token id of this model")
-        one = RawTensor(name, rows.dtype, rows.data[token : token + 1], rows.file)
-        return one.float32()
-
-    score = row("true_token_id")
-    if module.config.get("false_token_id") is not None:
-        score = score - row("false_token_id")
-    return (Affine(RawTensor(name, "F32", score, rows.file)),)
+    """Labels of the last token, or the score of a reranker that answers yes or no."""
+    rows = score_rows(card, weights)
+    if rows is not None:
+        return (Affine(rows),)
+    return (affine(weights, "score", card.num_labels, card.hidden_size, bias=False),)

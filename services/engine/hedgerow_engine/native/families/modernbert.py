@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import cast
 
+from hedgerow_engine.models.config import Config
 from hedgerow_engine.native.embed import EmbedSpec, TableKind
 from hedgerow_engine.native.families.config import (
-    activation,
     affine,
     answer_steps,
     answer_tensors,
     halves,
-    heads,
+    mlp_activation,
     norm,
-    number,
-    only,
     rope,
-    windowed_layers,
 )
 from hedgerow_engine.native.geometry import Geometry, TailActivation, TailStep
 from hedgerow_engine.native.tensors import (
@@ -32,20 +29,20 @@ from hedgerow_shared.modelcard import ModelCard, PoolingMode
 
 
 def geometry(card: ModelCard, words: str) -> Geometry:
-    values = card.config
-    count, kv, head_dim = heads(card, values)
+    config = Config(card)
+    count, head_dim = config.plain_heads()
     return Geometry(
         embed=EmbedSpec(width=card.hidden_size, words=cast(TableKind, words)),
         hidden=card.hidden_size,
-        intermediate=number(values, "intermediate_size"),
+        intermediate=config.integer("intermediate_size"),
         heads=count,
-        kv_heads=kv,
+        kv_heads=count,
         head_dim=head_dim,
         norm="layer",
-        eps=float(values.get("norm_eps", 1e-5)),
+        eps=config.number("norm_eps", zero=True),
         norm_first=True,
         embed_norm=True,
-        activation=activation(values, "hidden_activation"),
+        activation=mlp_activation(config),
         gated=True,
         rotary=True,
         windowed=True,
@@ -56,59 +53,70 @@ def geometry(card: ModelCard, words: str) -> Geometry:
 
 
 def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
-    values = card.config
-    count = number(values, "num_hidden_layers")
-    every = int(values.get("global_attn_every_n_layers") or 3)
-    windowed = windowed_layers(values, count, every, first_full=True)
-    ropes = {
-        False: rope(values, "full_attention", key="global_rope_theta", default=160000.0),
-        True: rope(values, "sliding_attention", key="local_rope_theta", default=10000.0),
-    }
-    reach = int(values.get("local_attention") or 128) // 2
+    config = Config(card)
+    count = config.integer("num_hidden_layers")
+    every = config.integer("global_attn_every_n_layers")
+    windowed = config.layer_kinds(count, every, first_full=True)
+    ropes = {False: rope(config, "full_attention"), True: rope(config, "sliding_attention")}
+    reach = config.integer("local_attention") // 2
+    layers = _Layers(config, weights, g)
     name = "embeddings.tok_embeddings.weight"
     model = ModelTensors(
         geometry=g,
         num_layers=count,
         word=weights.take(name, (card.vocab_size, g.hidden)),
         table=None,
-        embed_norm=norm(weights, "embeddings.norm", g.hidden),
-        layer=lambda i: _layer(
-            weights, g, f"layers.{i}.", ropes[windowed[i]], reach if windowed[i] else EVERYWHERE
-        ),
-        final_norm=norm(weights, "final_norm", g.hidden),
+        embed_norm=layers.norm("embeddings.norm"),
+        layer=lambda i: layers.read(i, ropes[windowed[i]], reach if windowed[i] else EVERYWHERE),
+        final_norm=layers.norm("final_norm"),
         tail=_head_tensors(card, weights, g) if card.is_scorer else answer_tensors(card),
     )
     weights.skip("head.*", "decoder.*")
     return model
 
 
-def _layer(weights: Weights, g: Geometry, at: str, turn: Rope, reach: int) -> LayerTensors:
-    """The first layer has no attention norm: the embedding's norm comes right before it."""
-    gate, up = halves(affine(weights, f"{at}mlp.Wi", 2 * g.intermediate, g.hidden))
-    first = not weights.has(f"{at}attn_norm.weight")
-    return LayerTensors(
-        qkv=affine(weights, f"{at}attn.Wqkv", g.qkv_width, g.hidden),
-        o=affine(weights, f"{at}attn.Wo", g.hidden, g.context_width),
-        gate=gate,
-        up=up,
-        down=affine(weights, f"{at}mlp.Wo", g.hidden, g.intermediate),
-        attention_norm=None if first else norm(weights, f"{at}attn_norm", g.hidden),
-        mlp_norm=norm(weights, f"{at}mlp_norm", g.hidden),
-        rope=turn,
-        back=reach,
-        ahead=reach,
-    )
+class _Layers:
+    """Reads one layer at a time. The config says which parts have a bias."""
+
+    def __init__(self, config: Config, weights: Weights, g: Geometry) -> None:
+        self._weights, self._g = weights, g
+        self._attention, self._mlp, self._norm = (
+            config.flag(key) for key in ("attention_bias", "mlp_bias", "norm_bias")
+        )
+
+    def norm(self, name: str) -> Norm:
+        return norm(self._weights, name, self._g.hidden, bias=self._norm)
+
+    def read(self, i: int, turn: Rope, reach: int) -> LayerTensors:
+        """The first layer has no attention norm: the embedding's norm comes right before it."""
+        weights, g, at = self._weights, self._g, f"layers.{i}."
+        double = affine(weights, f"{at}mlp.Wi", 2 * g.intermediate, g.hidden, bias=self._mlp)
+        gate, up = halves(double)
+        width = g.context_width
+        return LayerTensors(
+            qkv=affine(weights, f"{at}attn.Wqkv", g.qkv_width, g.hidden, bias=self._attention),
+            o=affine(weights, f"{at}attn.Wo", g.hidden, width, bias=self._attention),
+            gate=gate,
+            up=up,
+            down=affine(weights, f"{at}mlp.Wo", g.hidden, g.intermediate, bias=self._mlp),
+            attention_norm=self.norm(f"{at}attn_norm") if i else None,
+            mlp_norm=self.norm(f"{at}mlp_norm"),
+            rope=turn,
+            back=reach,
+            ahead=reach,
+        )
 
 
 def _head_pooling(card: ModelCard) -> tuple[PoolingMode]:
-    only(card.config, "classifier_pooling", "cls", "mean")
-    return ("mean",) if card.config.get("classifier_pooling") == "mean" else ("cls",)
+    mean = Config(card).choice("classifier_pooling", "cls", "mean") == "mean"
+    return ("mean",) if mean else ("cls",)
 
 
 def _head_steps(card: ModelCard) -> tuple[TailStep, ...]:
     """Dense -> activation -> norm -> labels."""
-    hidden, eps = card.hidden_size, float(card.config.get("norm_eps", 1e-5))
-    act = cast(TailActivation, activation(card.config, "classifier_activation"))
+    config, hidden = Config(card), card.hidden_size
+    eps = config.number("norm_eps", zero=True)
+    act: TailActivation = config.activation("classifier_activation")
     return (
         TailStep("dense", hidden, hidden, act),
         TailStep("layer", hidden, hidden, eps=eps),
@@ -117,8 +125,10 @@ def _head_steps(card: ModelCard) -> tuple[TailStep, ...]:
 
 
 def _head_tensors(card: ModelCard, weights: Weights, g: Geometry) -> tuple[Affine | Norm, ...]:
+    config = Config(card)
+    bias = config.flag("classifier_bias")
     return (
-        affine(weights, "head.dense", g.hidden, g.hidden),
-        norm(weights, "head.norm", g.hidden),
+        affine(weights, "head.dense", g.hidden, g.hidden, bias=bias),
+        norm(weights, "head.norm", g.hidden, bias=config.flag("norm_bias")),
         affine(weights, "classifier", card.num_labels, g.hidden),
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
+from hedgerow_engine.models.config import Config
+from hedgerow_engine.models.rotary_config import biases, check_rotary_bert
 from hedgerow_engine.native.embed import EmbedSpec, TableKind
 from hedgerow_engine.native.families.config import (
-    UnsupportedError,
-    activation,
     affine,
     answer_steps,
     answer_tensors,
     halves,
-    heads,
+    mlp_activation,
     norm,
-    number,
-    only,
     rope,
 )
 from hedgerow_engine.native.geometry import Geometry, TailStep
@@ -53,24 +51,22 @@ _NOMIC = Names(
 
 
 def geometry(card: ModelCard, words: str) -> Geometry:
-    values = card.config
-    nomic = _is_nomic(card)
-    _check_nomic(values) if nomic else _check_gte(values)
-    count, kv, head_dim = heads(card, values)
-    eps = values.get("layer_norm_eps", values.get("layer_norm_epsilon", 1e-12))
-    types = min(2, int(values.get("type_vocab_size") or 0))
+    config = Config(card)
+    check_rotary_bert(config)
+    count, head_dim = config.plain_heads()
+    types = min(2, config.types())
     return Geometry(
         embed=EmbedSpec(width=card.hidden_size, words=cast(TableKind, words), types=types),
         hidden=card.hidden_size,
-        intermediate=number(values, "intermediate_size", "n_inner"),
+        intermediate=config.integer("intermediate_size", "n_inner"),
         heads=count,
-        kv_heads=kv,
+        kv_heads=count,
         head_dim=head_dim,
         norm="layer",
-        eps=float(eps),
+        eps=config.number("layer_norm_eps", "layer_norm_epsilon", zero=True),
         norm_first=False,
         embed_norm=True,
-        activation="silu" if nomic else activation(values, "hidden_act"),
+        activation="silu" if _is_nomic(card) else mlp_activation(config),
         gated=True,
         rotary=True,
         poolings=("cls",) if card.is_scorer else card.pooling.modes,
@@ -80,35 +76,40 @@ def geometry(card: ModelCard, words: str) -> Geometry:
 
 
 def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
-    nomic = _is_nomic(card)
-    names = _NOMIC if nomic else _GTE
-    turn = _rope(card)
+    config = Config(card)
+    names = _NOMIC if _is_nomic(card) else _GTE
+    turn = rope(config)
     model = ModelTensors(
         geometry=g,
-        num_layers=number(card.config, "num_hidden_layers", "n_layer"),
+        num_layers=config.integer("num_hidden_layers", "n_layer"),
         word=weights.take("embeddings.word_embeddings.weight", (card.vocab_size, g.hidden)),
         table=_types(card, weights, g),
         embed_norm=norm(weights, names.embed_norm, g.hidden),
-        layer=lambda i: _layer(weights, g, names, f"{names.layer}.{i}.", turn),
+        layer=lambda i: _layer(config, weights, g, names, f"{names.layer}.{i}.", turn),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
     weights.skip("pooler.*", "classifier.*", "embeddings.position_ids", "cls.*", "lm_head.*")
     return model
 
 
-def _layer(weights: Weights, g: Geometry, names: Names, at: str, turn: Rope) -> LayerTensors:
+def _layer(
+    config: Config, weights: Weights, g: Geometry, names: Names, at: str, turn: Rope
+) -> LayerTensors:
+    has = biases(config)
     if names is _NOMIC:
         up, gate = (
-            affine(weights, f"{at}mlp.{n}", g.intermediate, g.hidden) for n in ("fc11", "fc12")
+            affine(weights, f"{at}mlp.{n}", g.intermediate, g.hidden, bias=has.up)
+            for n in ("fc11", "fc12")
         )
     else:
-        up, gate = halves(affine(weights, f"{at}mlp.up_gate_proj", 2 * g.intermediate, g.hidden))
+        double = affine(weights, f"{at}mlp.up_gate_proj", 2 * g.intermediate, g.hidden, bias=False)
+        up, gate = halves(double)
     return LayerTensors(
-        qkv=affine(weights, at + names.qkv, g.qkv_width, g.hidden),
-        o=affine(weights, at + names.o, g.hidden, g.context_width),
+        qkv=affine(weights, at + names.qkv, g.qkv_width, g.hidden, bias=has.attention),
+        o=affine(weights, at + names.o, g.hidden, g.context_width, bias=has.attention),
         gate=gate,
         up=up,
-        down=affine(weights, at + names.down, g.hidden, g.intermediate),
+        down=affine(weights, at + names.down, g.hidden, g.intermediate, bias=has.down),
         attention_norm=norm(weights, at + names.attention_norm, g.hidden),
         mlp_norm=norm(weights, at + names.mlp_norm, g.hidden),
         rope=turn,
@@ -119,32 +120,10 @@ def _is_nomic(card: ModelCard) -> bool:
     return card.model_type == "nomic_bert"
 
 
-def _check_gte(values: Any) -> None:
-    only(values, "logn_attention_scale", False)
-    only(values, "logn_attention_clip1", False)
-    only(values, "position_embedding_type", "rope")
-    only(values, "layer_norm_type", "layer_norm")
-
-
-def _check_nomic(values: Any) -> None:
-    for key in ("num_experts", "prenorm", "use_rms_norm", "causal", "rotary_emb_interleaved"):
-        only(values, key, 0, False)
-    only(values, "rotary_emb_fraction", 1, 1.0)
-    only(values, "activation_function", "swiglu", "silu")
-    if values.get("rotary_scaling_factor") is not None:
-        raise UnsupportedError("config.json: rotary_scaling_factor")
-
-
-def _rope(card: ModelCard) -> Rope:
-    if _is_nomic(card):
-        return rope(card.config, key="rotary_emb_base", default=1000.0)
-    return rope(card.config, default=160000.0)
-
-
 def _types(card: ModelCard, weights: Weights, g: Geometry) -> Floats | None:
     if not g.embed.types:
         return None
-    rows = int(card.config["type_vocab_size"])
+    rows = Config(card).types()
     name = "embeddings.token_type_embeddings.weight"
     return weights.take(name, (rows, g.hidden)).float32()[: g.embed.types]
 
