@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _command(commands, "simulate", _simulate, "dispatch policies on the real packer and splitter")
     _command(commands, "scaling", _scaling, "1, 2, 4, 8 workers of a fake engine; gateway ceiling")
+    _command(commands, "large", _large, "queries beside requests of 5,000 documents, fake engine")
     _command(
         commands, "footprint", _footprint, "download, disk, start and memory, with torch or not"
     )
@@ -133,6 +134,12 @@ def _simulate(options: argparse.Namespace) -> int:
     from benchmarks.simulator.run import run
 
     return _finish("simulator", run(quick=options.quick), quick=options.quick)
+
+
+def _large(options: argparse.Namespace) -> int:
+    from benchmarks.large import run
+
+    return _finish("large", run(quick=options.quick), quick=options.quick)
 
 
 def _footprint(options: argparse.Namespace) -> int:

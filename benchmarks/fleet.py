@@ -58,9 +58,11 @@ def fake_fleet(
     *,
     ms_per_4096: float = 16.0,
     floor_ms: float = 2.0,
+    gateways: int = 1,
     profile: Path | None = None,
 ) -> Generator[Fleet, None, None]:
-    """`workers` fake devices that serve the model of `folder` as `minilm`, behind one gateway.
+    """`workers` fake devices that serve the model of `folder` as `minilm`, behind one gateway, or
+    several on one port.
 
     profile: file the gateway's cProfile statistics are written to when it ends
     Raises NotStartedError when a part does not come up.
@@ -79,15 +81,20 @@ def fake_fleet(
                 run_gateway += ["-m", "cProfile", "-o", str(profile)]
             run_gateway += ["-m", "hedgerow_gateway", *bus, *model]
             run_gateway += ["--port", str(port), "--token-ids", "native"]
-            gateway = parts.start(run_gateway, rf":{port}\b", {})
+            shared = ["--reuse-port"] if gateways > 1 else []
+            made = [
+                parts.start([*run_gateway, *shared], rf":{port}\b", {}) for _ in range(gateways)
+            ]
+            gateway = made[0]
             pids = {
-                "gateway": [gateway.pid],
+                "gateway": [process.pid for process in made],
                 "nats": [nats.process.pid],
                 "workers": [process.pid for process in started],
                 "client": [os.getpid()],
             }
             target = Target(name="hedgerow", port=port, nats_url=nats.url)
-            _await_workers(target, gateway, workers)
+            for process in made:
+                _await_workers(target, process, workers)
             yield Fleet(target, pids, gateway)
         finally:
             for process in reversed(parts.processes):

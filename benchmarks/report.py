@@ -38,6 +38,9 @@ def render(results: Path = RESULTS) -> str:
         _section("Engines side by side", read("engine", results), _engine_tables),
         _section("Servers side by side", read("servers", results), _suite_table),
         _section("Installed with torch and without", read("footprint", results), _pairs),
+        _section(
+            "Queries beside large requests, fake engine", read("large", results), _suite_table
+        ),
         _section("Scaling, fake engine", read("scaling", results), _suite_table),
     ]
     found = [part for part in parts if part]

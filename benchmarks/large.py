@@ -1,0 +1,127 @@
+"""A query's latency beside requests of 5,000 documents through the same gateways.
+
+The engine is fake and nearly free, so what is left is the gateway: reading 3 MB of JSON,
+tokenizing, and writing the answer, all of it while queries come and go. The large requests are
+sent without a pause by a process of their own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import models
+from benchmarks.clients.http import HttpClient
+from benchmarks.fleet import fake_fleet
+from benchmarks.harness import say
+from benchmarks.machine import ROOT
+from benchmarks.rows import Row, percentiles
+from benchmarks.suites.context import MINILM
+from benchmarks.target import Target, good
+from benchmarks.text import Pool, standard_text
+
+SUITE = "large requests"
+DOCUMENTS, WORDS_TOKENS, QUERY_TOKENS = 5000, 100, 16
+SECONDS, QUICK_SECONDS = 20.0, 3.0
+PER_CONNECTION = 25
+"""With several gateways on one port a connection decides which of them serves it."""
+
+
+def run(*, quick: bool) -> list[Row]:
+    """Two lines (alone, beside) for one gateway and for two."""
+    folder = models.folder(models.MINILM)
+    pool = Pool(folder / "tokenizer.json", standard_text())
+    texts = pool.texts(WORDS_TOKENS, 500, seed=5)
+    documents = [f"{text} {i}" for i, text in enumerate(texts * (DOCUMENTS // len(texts)))]
+    seconds = QUICK_SECONDS if quick else SECONDS
+    rows: list[Row] = []
+    for gateways in (1, 2):
+        with fake_fleet(folder, 1, ms_per_4096=1.0, floor_ms=0.1, gateways=gateways) as fleet:
+            queries = [
+                fleet.target.request(MINILM, [text]) for text in pool.texts(QUERY_TOKENS, 64)
+            ]
+            alone = _queries(fleet.target, queries, seconds)
+            beside, count = _beside(fleet.target, documents, queries, seconds)
+        rows += _rows(gateways, alone, beside, count)
+    return rows
+
+
+def _queries(target: Target, requests: list[bytes], seconds: float) -> list[float]:
+    """Milliseconds of one query after the other, each a millisecond after the last answer."""
+    times: list[float] = []
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        with target.client() as client:
+            good(client.exchange(requests[0]))
+            for i in range(PER_CONNECTION):
+                time.sleep(0.001)
+                start_s = time.perf_counter()
+                good(client.exchange(requests[(len(times) + i) % len(requests)]))
+                times.append((time.perf_counter() - start_s) * 1e3)
+    return times
+
+
+def _beside(
+    target: Target, documents: list[str], requests: list[bytes], seconds: float
+) -> tuple[list[float], int]:
+    """The same while large requests are served, and how many of those were."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "request"
+        file.write_bytes(target.request(MINILM, documents))
+        command = [sys.executable, "-m", "benchmarks.large", target.host, str(target.port)]
+        other = subprocess.Popen(
+            [*command, str(file)], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE
+        )
+        assert other.stdin is not None and other.stdout is not None
+        try:
+            other.stdout.readline()  # the first one is done: everything is warm
+            times = _queries(target, requests, seconds)
+        finally:
+            other.stdin.close()
+            count = len(other.stdout.read().splitlines())
+            other.wait(60)
+    return times, count
+
+
+def _send(host: str, port: str, file: str) -> None:
+    """The other process: one large request after the other, a line for each, until stdin ends."""
+    import select
+
+    request = Path(file).read_bytes()
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        with HttpClient(host, int(port)) as client:
+            good(client.exchange(request))
+        print("done", flush=True)
+
+
+def _rows(gateways: int, alone: list[float], beside: list[float], count: int) -> list[Row]:
+    name = f"{gateways} gateway{'s' if gateways > 1 else ''}"
+    quiet, loud = percentiles(alone), percentiles(beside)
+    say(f"{SUITE}: {name}: p99 {quiet['p99']:.2f} alone, {loud['p99']:.2f} ms beside {count}")
+    extra = {"p99 added ms": loud["p99"] - quiet["p99"], "large requests": count}
+    return [
+        Row(
+            suite=SUITE,
+            case=f"query, {name}",
+            engine="fake",
+            unit="ms",
+            samples=len(alone),
+            **quiet,
+        ),
+        Row(
+            suite=SUITE,
+            case=f"query beside {DOCUMENTS} documents, {name}",
+            engine="fake",
+            unit="ms",
+            samples=len(beside),
+            extra=extra,
+            **loud,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    _send(*sys.argv[1:])
