@@ -176,6 +176,31 @@ def test_results_that_were_lost_are_said_to_be_and_nothing_is_replaced(make_stac
     assert_right(read(out), sent)
 
 
+def test_a_mistake_in_the_flags_does_not_cost_what_was_collected(make_stack, tmp_path):
+    stack, sent = serving(make_stack, "--fake-floor-ms", "40"), rows(2000)
+    file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"
+    interrupted(stack, file, out)
+    note = (tmp_path / "out.jsonl.state").read_bytes()
+    for flags in (("--dimensions", "99999"), ("--prompt-name", "none"), ("--model", "nope")):
+        assert done(command(stack, file, out, *flags))[0] == 2
+    assert (tmp_path / "out.jsonl.state").read_bytes() == note
+    status, said, err = done(command(stack, file, out))
+    assert status == 0, err
+    assert json.loads(note)["job"] in said
+    assert_right(read(out), sent)
+
+
+def test_another_file_for_the_same_output_begins_again(make_stack, tmp_path):
+    stack, sent = serving(make_stack, "--fake-floor-ms", "40"), rows(2000)
+    file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"
+    interrupted(stack, file, out)
+    other = rows(50, seed=1)
+    status, _, err = done(command(stack, write(file, other), out))
+    assert status == 0, err
+    assert "was of another file or of other flags: began again" in err
+    assert_right(read(out), other)
+
+
 def test_a_job_that_another_server_has_is_not_gone_on_with(make_stack, tmp_path):
     stack, sent = serving(make_stack, "--fake-floor-ms", "40"), rows(2000)
     file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"

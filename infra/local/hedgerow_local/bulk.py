@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import secrets
+import sys
 from collections.abc import AsyncIterator
 from itertools import islice
 from typing import IO, Any
@@ -44,15 +45,16 @@ async def bulk(options: BulkOptions, bus_options: BusOptions, report: Report) ->
             try:
                 server = Server(bus, report)
                 await _check_model(options, server)
-                state = await _begin(options, server, state)
-                # Only now: flags with a mistake in them must not cost what was collected.
+                state = state or State(options.job or _new_name(), options.digest)
+                run = _Run(options, server, state, part)
+                await _begin(options, server, run, state)
                 go_on(part, options, state.bytes)
-                await _all(_Run(options, server, state, part), options, state)
+                await _together(run)
             finally:
                 await bus.close(patience_s=0.5)
             _check_count(options, state)
             finish(options)
-        options.note.unlink(missing_ok=True)
+            options.note.unlink(missing_ok=True)
     except OSError as error:
         where = error.filename or options.part
         raise StartupError(
@@ -81,22 +83,30 @@ async def _check_model(options: BulkOptions, server: Server) -> None:
         )
 
 
-async def _begin(options: BulkOptions, server: Server, state: State | None) -> State:
-    """The state to go on from, noted before anything is sent.
+def _new_name() -> str:
+    return f"file-{secrets.token_hex(8)}"
 
-    Raises StartupError for a job of which some results may be elsewhere.
+
+async def _begin(options: BulkOptions, server: Server, run: _Run, state: State) -> None:
+    """Have a job that is noted. Raises StartupError for one whose results may be elsewhere.
+
+    A new one is noted once the server took its first part: a mistake in the flags must not cost
+    what another command has collected.
     """
-    if state is None:
+    if not state.sent:
         if options.job:
             await _refuse_known(options, server)
-        state = State(options.job or f"file-{secrets.token_hex(8)}", options.digest)
+        await run.send_first()
+        if options.note.exists():
+            sys.stderr.write(
+                f"hedgerow: {options.note} was of another file or of other flags: began again\n"
+            )
         state.write(options)
-    elif state.sent and not await server.status(state.job):
+    elif not await server.status(state.job):
         raise StartupError(
             f"job {state.job}, which {options.note} is of, is not known there (another server, or "
             f"its storage is gone): remove {options.note} to compute all again"
         )
-    return state
 
 
 async def _refuse_known(options: BulkOptions, server: Server) -> None:
@@ -108,17 +118,6 @@ async def _refuse_known(options: BulkOptions, server: Server) -> None:
         f"{found['failed']} failed), and {options.note} does not say which results were fetched: "
         "use --job with another name, or none, to compute again"
     )
-
-
-async def _all(run: _Run, options: BulkOptions, state: State) -> None:
-    """The whole job. One that was refused at once leaves no note: there is nothing to go on with,
-    unless it has a name, under which something may be stored."""
-    try:
-        await _together(run)
-    except StartupError:
-        if not (state.sent or state.bytes or options.job):
-            options.note.unlink(missing_ok=True)
-        raise
 
 
 async def _together(run: _Run) -> None:
@@ -153,6 +152,11 @@ class _Run:
 
     def __init__(self, options: BulkOptions, server: Server, state: State, out: IO[bytes]) -> None:
         self._options, self._server, self._state, self._out = options, server, state, out
+
+    async def send_first(self) -> None:
+        for part in islice(parts(self._options, skip=0), 1):
+            await self._submit({"rows": part.rows}, part)
+            self._state.sent = len(part.rows)
 
     async def send(self) -> None:
         left = parts(self._options, skip=self._state.sent)

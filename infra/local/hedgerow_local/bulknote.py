@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ class State:
 
     @classmethod
     def read(cls, options: BulkOptions) -> State | None:
-        """What an earlier run of the same command noted; None when there was none.
+        """What an earlier run of the same command noted; None for no note, or one of another.
 
         Raises StartupError for a note that cannot be read.
         """
@@ -50,12 +49,7 @@ class State:
             raise StartupError(
                 f"{options.note}: damaged ({error}); remove it to compute all again"
             ) from None
-        if found.of == options.digest:
-            return found
-        sys.stderr.write(
-            f"hedgerow: {options.note} is of another file or of other flags: beginning again\n"
-        )
-        return None
+        return found if found.of == options.digest else None
 
     def write(self, options: BulkOptions) -> None:
         """Replace the note in one step."""
@@ -76,8 +70,9 @@ def open_part(options: BulkOptions) -> Generator[IO[bytes]]:
         try:
             yield part
         finally:
-            if not options.note.exists() and not os.fstat(part.fileno()).st_size:
-                options.part.unlink(missing_ok=True)
+            empty = not os.fstat(part.fileno()).st_size
+            if empty and not options.note.exists() and _is_at(part, options.part):
+                options.part.unlink()
 
 
 def _locked(path: Path) -> IO[bytes]:
@@ -86,16 +81,22 @@ def _locked(path: Path) -> IO[bytes]:
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A command that has just finished renames its part: then this is its output.
-            if os.path.samestat(os.fstat(part.fileno()), path.stat()):
+            if _is_at(part, path):
                 return part
         except BlockingIOError:
             part.close()
             raise StartupError(
                 f"{path}: another `hedgerow bulk` writes it; wait for it, or choose another --out"
             ) from None
-        except FileNotFoundError:
-            pass
         part.close()
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """False for an open file that was renamed or removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def go_on(part: IO[bytes], options: BulkOptions, good_bytes: int) -> None:
