@@ -148,6 +148,7 @@ def dangling_link(folder: Path) -> None:
 
 
 def dangling_index(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").symlink_to("../blobs/nothing")
 
 
@@ -173,6 +174,7 @@ def big_tokenizer(folder: Path) -> None:
 
 
 def missing_shard(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
     patch_json(folder / "model.safetensors.index.json", weight_map={"a": "model-1.safetensors"})
 
 

@@ -95,9 +95,9 @@ def test_a_lower_limit_asked_for_keeps_the_native_executor(
 
 
 @pytest.mark.parametrize("executor", ["native", "packed"])
-@pytest.mark.parametrize("pad", [-1, 80, 5000, "x", [1]], ids=str)
+@pytest.mark.parametrize("pad", [-1, 80, 5000])
 def test_a_padding_token_outside_the_vocabulary_changes_nothing(
-    tmp_path: Path, open_engine: OpenEngine, executor: str, pad: object
+    tmp_path: Path, open_engine: OpenEngine, executor: str, pad: int
 ) -> None:
     model = bert(130)
     folder = folder_of(tmp_path / "m", model, pad_token_id=pad)

@@ -12,8 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hedgerow_shared.errors import StartupError
-from tests.engine.conftest import OpenEngine
-from tests.engine.tiny import embed, hidden_of, save, seeded, token_batches, transformers
+from tests.engine.conftest import OpenEngine, cosines
+from tests.engine.tiny import (
+    embed,
+    hidden_of,
+    patch_json,
+    save,
+    seeded,
+    token_batches,
+    transformers,
+)
 
 
 def model() -> Any:
@@ -93,3 +101,17 @@ def test_a_length_the_positions_do_not_allow_is_refused(
 ) -> None:
     with pytest.raises(StartupError, match=r"--max-seq-len 65: .* allows 1 to 64"):
         open_engine(save(tmp_path / "m", model()), max_seq_len=65)
+
+
+def test_one_file_counts_before_an_index_as_it_does_in_transformers(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    folder = save(tmp_path / "m", model())
+    other = {k: v + 1 for k, v in load_file(folder / "model.safetensors").items()}
+    save_file(other, folder / "shard.safetensors")
+    weight_map = dict.fromkeys(other, "shard.safetensors")
+    patch_json(folder / "model.safetensors.index.json", weight_map=weight_map)
+    oracle = transformers.BertModel.from_pretrained(folder)
+    sequences = token_batches(50)
+    want = np.stack([hidden_of(oracle, ids).mean(0) for ids in sequences])
+    assert cosines(embed(open_engine(folder), sequences), want).min() > 0.99999

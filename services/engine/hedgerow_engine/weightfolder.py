@@ -13,14 +13,16 @@ _INDEX = "model.safetensors.index.json"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, by its index where it has one.
+    """The safetensors files of a folder: the single one, else what its index names, as
+    transformers looks for them; else all there are.
 
     Raises StartupError for what is named but is no file, and where there is nothing at all.
     """
-    if _is_there(folder / _INDEX):
+    single = folder / _SINGLE
+    if _is_there(folder / _INDEX) and not single.is_file():
         return _indexed(folder / _INDEX)
-    if _is_there(folder / _SINGLE):
-        return [_file(folder / _SINGLE)]
+    if _is_there(single):
+        return [_file(single)]
     files = [_file(file) for file in sorted(folder.glob("*.safetensors"))]
     if not files:
         raise StartupError(_no_weights(folder))
