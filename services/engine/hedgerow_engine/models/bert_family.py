@@ -55,7 +55,7 @@ def load_mpnet(card: ModelCard, weights: Weights, ops: Ops) -> Model:
         # transformers' own code counts 32, whatever the key says.
         config.only("relative_attention_num_buckets", 32)
         table = ops.table(weights.take("encoder.relative_attention_bias.weight", (32, heads)))
-        return [BucketBias(table.float())] * config.integer("num_hidden_layers")
+        return [BucketBias(table.float())] * config.layers()
 
     encoder = _encoder(card, weights, ops, MPNET_NAMES, bias=bias)
     weights.skip("embeddings.position_ids", "pooler.*")
@@ -106,7 +106,7 @@ def _encoder(
         positions=positions if has_positions else 0,
         first_position=positions - card.max_positions,
     )
-    count = config.integer("num_hidden_layers", "n_layers")
+    count = config.layers()
     layers = [
         BertLayer(config, Block(weights, ops, f"{names['layer']}.{i}.", eps), names)
         for i in range(count)
@@ -172,7 +172,7 @@ def _disentangled(config: Config, weights: Weights, ops: Ops) -> list[ScoreBias]
         return rows.to(ops.dtype).contiguous()
 
     biases: list[ScoreBias] = []
-    for i in range(config.integer("num_hidden_layers")):
+    for i in range(config.layers()):
         prefix = f"encoder.layer.{i}.attention.self."
         names = ("key_proj", "query_proj") if shared else ("pos_key_proj", "pos_query_proj")
         keys = project(prefix, names[0]) if "c2p" in kinds else None

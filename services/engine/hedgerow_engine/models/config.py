@@ -6,7 +6,6 @@ No torch here: the native executor reads the same keys through the same getters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
@@ -29,6 +28,10 @@ ACTIVATIONS: Mapping[str, ActivationName] = {
     "sigmoid": "sigmoid",
 }
 _MLP_KEYS = ("hidden_act", "hidden_activation", "activation")
+_HUGE = 1e38
+# Native code counts tokens, rows and layers in 32 bits.
+_MOST = (1 << 31) - 1
+_MOST_LAYERS = 1000
 _KINDS = {"full_attention", "sliding_attention"}
 
 
@@ -61,10 +64,17 @@ class Config:
 
     def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
         value = self._value(keys, default)
-        if type(value) is not int or value < least:
+        if type(value) is not int or not least <= value <= _MOST:
             kind = "a positive whole number" if least == 1 else f"a whole number from {least} up"
-            raise self.wrong(keys, kind)
+            raise self.wrong(keys, kind if value is None else f"{kind} below 2**31")
         return value
+
+    def layers(self) -> int:
+        keys = ("num_hidden_layers", "n_layers", "n_layer")
+        count = self.integer(*keys)
+        if count > _MOST_LAYERS:
+            raise self.wrong(keys, f"at most {_MOST_LAYERS}")
+        return count
 
     def number(self, *keys: str, default: float | None = None, zero: bool = False) -> float:
         """A finite number above 0; `zero`: or 0."""
@@ -175,7 +185,8 @@ class Config:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and math.isfinite(value)
+    """A finite one; not true or false, which Python counts as numbers."""
+    return type(value) in (int, float) and -_HUGE < value < _HUGE
 
 
 def refusal(file: object, key: str, value: object, wanted: str) -> StartupError:

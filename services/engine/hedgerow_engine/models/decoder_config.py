@@ -55,7 +55,7 @@ def reaches(config: Config) -> list[int | None]:
     The config counts the token itself when it looks back only, and both sides together when it
     looks both ways.
     """
-    windowed = _windowed(config, config.integer("num_hidden_layers"))
+    windowed = _windowed(config, config.layers())
     if config.values.get("sliding_window") is None and not any(windowed):
         return [None] * len(windowed)
     window = config.integer("sliding_window")

@@ -54,7 +54,7 @@ class ModernBertEncoder:
         hidden, eps = config.hidden_size, config.number("norm_eps", zero=True)
         heads, dim = config.plain_heads()
         reach = config.integer("local_attention") // 2
-        count = config.integer("num_hidden_layers")
+        count = config.layers()
         every = config.integer("global_attn_every_n_layers")
         windows = [
             reach if windowed else None

@@ -149,7 +149,7 @@ def _inner(config: Config) -> int:
 def _blocks(
     config: Config, weights: Weights, ops: Ops, names: dict[str, str], eps: float
 ) -> list[Block]:
-    count = config.integer("num_hidden_layers", "n_layer")
+    count = config.layers()
     return [Block(weights, ops, f"{names['layer']}.{i}.", eps) for i in range(count)]
 
 

@@ -108,7 +108,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     bias = _distance_bias(card, weights, g) if g.biased else None
     model = ModelTensors(
         geometry=g,
-        num_layers=Config(card).integer("num_hidden_layers", "n_layers"),
+        num_layers=Config(card).layers(),
         word=weights.take("embeddings.word_embeddings.weight", (card.vocab_size, g.hidden)),
         table=_table(card, weights, g),
         embed_norm=norm(weights, "embeddings.LayerNorm", g.hidden),

@@ -82,7 +82,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     layers = _Layers(config, weights, g)
     model = ModelTensors(
         geometry=g,
-        num_layers=config.integer("num_hidden_layers"),
+        num_layers=config.layers(),
         word=weights.take("embed_tokens.weight", (card.vocab_size, g.hidden)),
         table=None,
         embed_norm=None,
@@ -148,7 +148,7 @@ class _Layers:
     def _reach(self, i: int) -> tuple[int, int]:
         """(back, ahead)."""
         reach = self._reaches[i]
-        back = EVERYWHERE if reach is None else reach
+        back = EVERYWHERE if reach is None else min(reach, EVERYWHERE)
         return back, back if self._both_ways else 0
 
 

@@ -54,11 +54,11 @@ def geometry(card: ModelCard, words: str) -> Geometry:
 
 def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     config = Config(card)
-    count = config.integer("num_hidden_layers")
+    count = config.layers()
     every = config.integer("global_attn_every_n_layers")
     windowed = config.layer_kinds(count, every, first_full=True)
     ropes = {False: rope(config, "full_attention"), True: rope(config, "sliding_attention")}
-    reach = config.integer("local_attention") // 2
+    reach = min(config.integer("local_attention") // 2, EVERYWHERE)
     layers = _Layers(config, weights, g)
     name = "embeddings.tok_embeddings.weight"
     model = ModelTensors(

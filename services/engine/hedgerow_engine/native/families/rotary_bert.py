@@ -81,7 +81,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     turn = rope(config)
     model = ModelTensors(
         geometry=g,
-        num_layers=config.integer("num_hidden_layers", "n_layer"),
+        num_layers=config.layers(),
         word=weights.take("embeddings.word_embeddings.weight", (card.vocab_size, g.hidden)),
         table=_types(card, weights, g),
         embed_norm=norm(weights, names.embed_norm, g.hidden),
