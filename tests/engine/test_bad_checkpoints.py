@@ -106,6 +106,10 @@ def header_shape(*shape: object) -> Callable[[Path], None]:
     return damage
 
 
+def two_lines(folder: Path) -> None:
+    edit_header(folder, lambda header: header | {"two\nlines": {}})
+
+
 def deep_header(folder: Path) -> None:
     deep = b"[" * 200_000
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(deep)) + deep)
@@ -201,6 +205,8 @@ CASES: list[tuple[Callable[[Path], None], str]] = [
     (header_shape(float("inf")), r"entry for embeddings\.LayerNorm\.bias is broken; download"),
     (header_shape(32.5), r"entry for embeddings\.LayerNorm\.bias is broken; download"),
     (header_shape("32"), r"entry for embeddings\.LayerNorm\.bias is broken; download"),
+    (header_shape(*[1] * 31, 32), r"entry for embeddings\.LayerNorm\.bias is broken; download"),
+    (two_lines, r"entry for 'two\\nlines' is broken"),
     (deep_header, r"not safetensors \(the header is not JSON\)"),
     (integers("embeddings.word_embeddings.weight"), r"word_embeddings\.weight is I8.*take.*F32"),
     (integers("encoder.layer.0.output.dense.weight"), r"output\.dense\.weight is I8.*take.*F32"),
@@ -209,6 +215,7 @@ CASES: list[tuple[Callable[[Path], None], str]] = [
     (index("../outside.safetensors"), r"index\.json: file '\.\./outside\S+' leads out of"),
     (index("/outside.safetensors"), r"index\.json: file '/outside\S+' leads out of the model's"),
     (index("x" * 300), r"x: missing, though model\.safetensors\.index\.json names it"),
+    (index("two\nlines"), r"index\.json: weight_map names no files"),
     (index(5), r"index\.json: weight_map names no files"),
     (index(), r"index\.json: weight_map names no files"),
     (dangling_link, r"model\.safetensors: a link to \.\./blobs/nothing, which is not there"),

@@ -35,6 +35,7 @@ _NUMPY: Mapping[str, Any] = {
     "BOOL": np.bool_,
 }
 _MAX_HEADER_BYTES = 100 << 20
+_MAX_AXES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,14 @@ def _broken(file: Path, name: str) -> StartupError:
 
 
 def _entry(file: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    if not name.isprintable():
+        raise _broken(file, repr(name))
     try:
         dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
         begin, end = entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         raise _broken(file, name) from None
-    if any(type(n) is not int or n < 0 for n in (*shape, begin, end)):
+    if len(shape) > _MAX_AXES or any(type(n) is not int or n < 0 for n in (*shape, begin, end)):
         raise _broken(file, name)
     if dtype not in _NUMPY:
         raise StartupError(

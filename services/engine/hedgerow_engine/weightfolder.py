@@ -32,7 +32,7 @@ def weight_files(folder: Path) -> list[Path]:
 def _indexed(index: Path) -> list[Path]:
     """The files that an index names; they lie beside it or below."""
     names = JsonObject.read(_file(index)).mapping("weight_map").values()
-    if not names or not all(isinstance(name, str) for name in names):
+    if not names or not all(isinstance(name, str) and name.isprintable() for name in names):
         raise StartupError(f"{index}: weight_map names no files; download it again")
     files: list[Path] = []
     for name in sorted(set(names)):
