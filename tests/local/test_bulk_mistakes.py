@@ -74,6 +74,7 @@ def test_a_job_has_a_name_that_the_server_takes(options, job):
         pytest.param('{"id": 1, "text": "\\ud800"}', "not Unicode", id="text of half a pair"),
         pytest.param('{"id": 1}', "no text under 'text'", id="no text"),
         pytest.param("[1]", "no text under 'text'", id="list"),
+        pytest.param('{"id": 1, "text": "b"}', "'id' is 1, as in line 1", id="same id"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(options, line, words):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import msgpack
 import pytest
 
+from hedgerow_local.machine import look
 from hedgerow_local.req import decode, encode, readable
 from hedgerow_shared import __version__
 from hedgerow_shared.errors import StartupError
@@ -84,6 +85,7 @@ def test_every_command_has_help(command):
             "send it without --msgpack",
             id="beyond msgpack",
         ),
+        pytest.param(["req", "a b", "{}"], "SUBJECT 'a b': words joined by", id="subject"),
         pytest.param(["req", "a", "[" * 100_000, "--msgpack"], "nested too deeply", id="deep"),
     ],
 )
@@ -92,6 +94,21 @@ def test_a_mistake_is_one_line_and_status_2(arguments, words, tmp_path):
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("--device", "cuda"), id="no card"),
+        pytest.param(("--device", "cpu", "--dtype", "float16"), id="float16 on the CPU"),
+    ],
+)
+@pytest.mark.skipif(look().other_gpu, reason="a card that CUDA_VISIBLE_DEVICES does not hide")
+def test_what_the_machine_cannot_do_is_refused_before_a_bus_is_started(flags, tmp_path):
+    env = {"HEDGEROW_DATA_DIR": str(tmp_path / "d"), "CUDA_VISIBLE_DEVICES": ""}
+    done = hedgerow("up", "--port", "0", *flags, env=env)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_body_from_stdin_that_is_no_text_is_refused():

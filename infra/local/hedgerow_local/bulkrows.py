@@ -98,6 +98,7 @@ def parts(options: BulkOptions, *, skip: int) -> Iterator[Part]:
     """
     seen, known = 0, dict[bytes, Part]()
     for part in _cut(options):
+        _refuse_twins(options, part)
         key = blake2b(json.dumps(part.rows).encode(), digest_size=16).digest()
         first = known.setdefault(key, Part([], part.lines))
         if first.lines is not part.lines:
@@ -131,6 +132,17 @@ def _check_place(out: Path) -> None:
         raise StartupError(f"--out {out}: not a regular file; name one, it is written in place")
     if not out.parent.is_dir():
         raise StartupError(f"--out {out}: no folder {out.parent}; make it, or name another")
+
+
+def _refuse_twins(options: BulkOptions, part: Part) -> None:
+    lines: dict[str | int, int] = {}
+    for row, line in zip(part.rows, part.lines, strict=True):
+        first = lines.setdefault(row["id"], line)
+        if first != line:
+            raise StartupError(
+                f"{options.file}, line {line}: {options.id_field!r} is {row['id']!r}, as in line "
+                f"{first}; give each row an id of its own"
+            )
 
 
 def _cut(options: BulkOptions) -> Iterator[Part]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from hedgerow_shared.bus import Bus, BusOptions, Message
+from hedgerow_shared.bus.message import is_subject
 from hedgerow_shared.errors import HedgerowError, StartupError
 from hedgerow_shared.subjects import HEADER_CONTENT_TYPE, HEADER_ERROR, HEADER_ERROR_CODE
 
@@ -29,6 +30,8 @@ async def req(
     body: JSON; "-" reads it from stdin. Raises StartupError when it cannot be sent as what was
     asked for, or when there is no bus.
     """
+    if not is_subject(subject):
+        raise StartupError(f"SUBJECT {subject!r}: words joined by '.', with no white space")
     text = decode(sys.stdin.buffer.read() if body == "-" else os.fsencode(body))
     data = encode(text) if use_msgpack else text.encode()
     # Refusals of the bus are raised as well as logged: a person reads them once, below.
