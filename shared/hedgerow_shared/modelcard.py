@@ -38,6 +38,8 @@ _POOLING_NAMES: dict[str, PoolingMode] = {
     "weightedmean": "weightedmean",
     "lasttoken": "lasttoken",
 }
+# Tables of rotary angles have a row per position; the longest models have 10 million.
+_MOST_POSITIONS = 1 << 24
 _COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _SBERT_FILES = (
     "sentence_bert_config.json",
@@ -209,6 +211,8 @@ def _max_positions(config: JsonObject) -> int:
     if key is None:
         raise StartupError(f"{config.file}: no max_position_embeddings")
     positions, padding = config.whole(key), config.maybe_integer("pad_token_id")
+    if positions > _MOST_POSITIONS:
+        raise config.wrong(key, f"at most {_MOST_POSITIONS}")
     model_type = config.values.get("model_type")
     if model_type not in _COUNT_FROM_PADDING:
         return positions

@@ -124,8 +124,9 @@ class Bus:
                 f"message of {size} bytes to {subject}: the bus takes {self.max_message_bytes} "
                 f"(the server's max_payload is {self.max_payload})"
             )
-        if not is_subject(subject) or (reply and not is_subject(reply)):
-            raise ClientError(f"bus: {subject!r} (reply {reply!r}) cannot be a subject")
+        for name in (subject, reply) if reply else (subject,):
+            if not is_subject(name):
+                raise ClientError(f"bus: {name!r} cannot be a subject")
         try:
             self._nc.send(subject, reply, block, data)
         except nats_errors.OutboundBufferLimitError:
