@@ -4,7 +4,7 @@ Written to what Triton 3.6 and newer share. Block sizes are fixed, because autot
 benchmark while serving. Everything is computed in float32; masks guard odd widths.
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportArgumentType=false
 # ruff: noqa: ANN001, ANN201, N803
 
 import os
