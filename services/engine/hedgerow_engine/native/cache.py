@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from hedgerow_engine.cachefolder import cache_base
+from hedgerow_shared.cachefolder import cache_base
 
 Log = Callable[[str], None]
 

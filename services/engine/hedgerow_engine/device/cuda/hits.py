@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hedgerow_engine.cachefolder import cache_base
 from hedgerow_engine.graphs import Key
+from hedgerow_shared.cachefolder import cache_base
 from hedgerow_shared.ragged import TASKS
 
 _KEPT = 512

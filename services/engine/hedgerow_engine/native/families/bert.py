@@ -18,6 +18,7 @@ from hedgerow_engine.native.families.config import (
     answer_steps,
     answer_tensors,
     fused,
+    layers,
     mlp_activation,
     norm,
 )
@@ -112,7 +113,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
         word=weights.take("embeddings.word_embeddings.weight", (card.vocab_size, g.hidden)),
         table=_table(card, weights, g),
         embed_norm=norm(weights, "embeddings.LayerNorm", g.hidden),
-        layer=lambda i: _layer(weights, g, names, f"{names.layer}.{i}.", bias),
+        layer=layers(lambda i: _layer(weights, g, names, f"{names.layer}.{i}.", bias)),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
     weights.skip("embeddings.position_ids", "cls.*", "lm_head.*")

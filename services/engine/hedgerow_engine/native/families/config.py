@@ -7,11 +7,13 @@ executor has to serve this model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hedgerow_engine.models.config import Config, NotBuiltError, UnsupportedError
 from hedgerow_engine.models.modules import Dense, after_pooling, open_dense
 from hedgerow_engine.models.rope import angles
 from hedgerow_engine.native.geometry import Activation, TailStep
-from hedgerow_engine.native.tensors import Affine, Norm, Rope
+from hedgerow_engine.native.tensors import Affine, LayerTensors, Norm, Rope
 from hedgerow_engine.weights import Weights, split
 from hedgerow_shared.modelcard import ModelCard
 
@@ -55,6 +57,13 @@ def answer_tensors(card: ModelCard) -> tuple[Affine | None, ...]:
 def _dense(module: Dense) -> Affine:
     weight, bias = open_dense(module)
     return Affine(weight, None if bias is None else bias.float32())
+
+
+def layers(read: Callable[[int], LayerTensors]) -> Callable[[int], LayerTensors]:
+    """`read`, after it read the first layer once: sizes that the weights do not have are refused
+    before a program is written, and memory taken, for them."""
+    read(0)
+    return read
 
 
 def affine(weights: Weights, name: str, n: int, k: int, *, bias: bool = True) -> Affine:

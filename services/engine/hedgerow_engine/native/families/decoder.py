@@ -27,6 +27,7 @@ from hedgerow_engine.native.families.config import (
     answer_steps,
     answer_tensors,
     fused,
+    layers,
     mlp_activation,
     rope,
 )
@@ -79,15 +80,15 @@ def geometry(card: ModelCard, words: str) -> Geometry:
 
 def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     config = Config(card)
-    layers = _Layers(config, weights, g)
+    reader = _Layers(config, weights, g)
     model = ModelTensors(
         geometry=g,
         num_layers=config.layers(),
         word=weights.take("embed_tokens.weight", (card.vocab_size, g.hidden)),
         table=None,
         embed_norm=None,
-        layer=layers.read,
-        final_norm=Norm(layers.norm("norm")),
+        layer=layers(reader.read),
+        final_norm=Norm(reader.norm("norm")),
         scale=softmax_scale(config, g.head_dim),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )

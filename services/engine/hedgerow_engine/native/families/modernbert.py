@@ -11,6 +11,7 @@ from hedgerow_engine.native.families.config import (
     answer_steps,
     answer_tensors,
     halves,
+    layers,
     mlp_activation,
     norm,
     rope,
@@ -59,16 +60,18 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
     windowed = config.layer_kinds(count, every, first_full=True)
     ropes = {False: rope(config, "full_attention"), True: rope(config, "sliding_attention")}
     reach = min(config.integer("local_attention") // 2, EVERYWHERE)
-    layers = _Layers(config, weights, g)
+    reader = _Layers(config, weights, g)
     name = "embeddings.tok_embeddings.weight"
     model = ModelTensors(
         geometry=g,
         num_layers=count,
         word=weights.take(name, (card.vocab_size, g.hidden)),
         table=None,
-        embed_norm=layers.norm("embeddings.norm"),
-        layer=lambda i: layers.read(i, ropes[windowed[i]], reach if windowed[i] else EVERYWHERE),
-        final_norm=layers.norm("final_norm"),
+        embed_norm=reader.norm("embeddings.norm"),
+        layer=layers(
+            lambda i: reader.read(i, ropes[windowed[i]], reach if windowed[i] else EVERYWHERE)
+        ),
+        final_norm=reader.norm("final_norm"),
         tail=_head_tensors(card, weights, g) if card.is_scorer else answer_tensors(card),
     )
     weights.skip("head.*", "decoder.*")

@@ -13,6 +13,7 @@ from hedgerow_engine.native.families.config import (
     answer_steps,
     answer_tensors,
     halves,
+    layers,
     mlp_activation,
     norm,
     rope,
@@ -85,7 +86,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
         word=weights.take("embeddings.word_embeddings.weight", (card.vocab_size, g.hidden)),
         table=_types(card, weights, g),
         embed_norm=norm(weights, names.embed_norm, g.hidden),
-        layer=lambda i: _layer(config, weights, g, names, f"{names.layer}.{i}.", turn),
+        layer=layers(lambda i: _layer(config, weights, g, names, f"{names.layer}.{i}.", turn)),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
     weights.skip("pooler.*", "classifier.*", "embeddings.position_ids", "cls.*", "lm_head.*")

@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from hedgerow_shared.cachefolder import cache_base
+
 Bytes = npt.NDArray[np.uint8]
 _FORMAT = struct.Struct("<8sQI")
 _MAGIC = b"hedgeuni"
 
 
 def cache_folder() -> Path:
-    """$HEDGEROW_CACHE_DIR, else $XDG_CACHE_HOME/hedgerow, else ~/.cache/hedgerow; below it."""
-    chosen = os.environ.get("HEDGEROW_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen or Path(base) / "hedgerow") / "unigram"
+    """Where tables and code of unigram models are kept."""
+    return cache_base() / "unigram"
 
 
 def open_folder(folder: Path) -> str:
