@@ -28,8 +28,8 @@ def dense(folder: Path, wide: int, out: int, *, bias: bool = True, **config: Any
 
 def linear(folder: Path, rows: np.ndarray) -> np.ndarray:
     tensors = load_file(folder / "model.safetensors")
-    bias = tensors.get("linear.bias", tensors.get("bias"))
-    weight = tensors.get("linear.weight", tensors.get("weight"))
+    bias = tensors.get("linear.bias")
+    weight = tensors["linear.weight"]
     return torch.nn.functional.linear(torch.tensor(rows), weight, bias).numpy()
 
 
@@ -37,7 +37,7 @@ def rename(folder: Path, **renamed: str | None) -> None:
     """The tensors of a Dense folder under sentence-transformers' names, some left out."""
     tensors = load_file(folder / "model.safetensors")
     names = {"weight": "linear.weight", "bias": "linear.bias"} | renamed
-    kept = {names[k]: v for k, v in tensors.items() if names[k] is not None}
+    kept = {name: v for k, v in tensors.items() if (name := names[k]) is not None}
     save_file(kept, folder / "model.safetensors")
 
 

@@ -131,3 +131,25 @@ def test_values_at_the_edge_mean_what_they_mean_to_transformers(
         expect = oracle(folder, family, SEQUENCES)
     got = embed(open_engine(folder, cpu_executor=executor), SEQUENCES)
     assert cosines(got, expect).min() > 0.99999
+
+
+@pytest.mark.parametrize("executor", BOTH)
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        ("Llama", "head_dim"),
+        ("Llama", "num_attention_heads"),
+        ("Llama", "intermediate_size"),
+        ("ModernBert", "intermediate_size"),
+        ("Bert", "intermediate_size"),
+        ("MPNet", "intermediate_size"),
+        ("Gte", "intermediate_size"),
+    ],
+)
+def test_a_size_that_no_memory_holds_is_refused_by_the_shapes_of_the_weights(
+    tmp_path: Path, open_engine: OpenEngine, executor: str, family: str, key: str
+) -> None:
+    folder = write(tmp_path / "m", family)
+    change(folder / "config.json", **{key: 10**9})
+    with pytest.raises(StartupError, match="but the config asks for"):
+        open_engine(folder, cpu_executor=executor)

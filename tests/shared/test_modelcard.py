@@ -294,6 +294,10 @@ BAD = {
     ),
     "text_config is text": ({"config.json": {**CONFIG, "text_config": "x"}}, "text_config"),
     "text_config is a list": ({"config.json": {**CONFIG, "text_config": [1]}}, "text_config"),
+    "more positions than memory": (
+        {"config.json": {**CONFIG, "max_position_embeddings": 10**12}},
+        "max_position_embeddings must be at most 16777216",
+    ),
     "padding is text": ({"config.json": {**CONFIG, "pad_token_id": "x"}}, "pad_token_id"),
     "padding is a list": ({"config.json": {**CONFIG, "pad_token_id": [1]}}, "pad_token_id"),
     "padding past the positions": (
