@@ -124,6 +124,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "scaling is text": ("Llama", {"rope_scaling": "x"}, "rope_scaling is 'x'; it must be an obj"),
     "parameters are a list": ("Llama", {"rope_parameters": [1]}, r"rope_parameters is \[1\]"),
+    "llama with two kinds": (
+        "Llama",
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+        "rope_parameters is .*; it must be one object: this family has one kind of layer",
+    ),
     "gemma3 with one kind": (
         "Gemma3Text",
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},

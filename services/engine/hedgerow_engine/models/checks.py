@@ -17,6 +17,10 @@ def check_card(card: ModelCard) -> None:
             wanted = "absent: quantised weights are not read here; take the original ones"
             raise refusal(config.file, "quantization_config", quantized, wanted)
     config.only("add_cross_attention", False)
+    if card.model_type == "eurobert" or "rms_norm_eps" not in config.defaults:
+        config.only("is_causal", False)
+    if card.model_type == "modernbert" and config.values.get("sliding_window") is not None:
+        config.only("sliding_window", config.integer("local_attention") // 2)
     _check_logit_score(card)
 
 

@@ -58,6 +58,8 @@ def reaches(config: Config) -> list[int | None]:
     windowed = _windowed(config, config.layers())
     if config.values.get("sliding_window") is None and not any(windowed):
         return [None] * len(windowed)
+    if any(windowed):
+        _check_causal(config)
     window = config.integer("sliding_window")
     reach = window // 2 if both_ways(config) else window - 1
     return [reach if inside else None for inside in windowed]
@@ -83,6 +85,13 @@ def _windowed(config: Config, count: int) -> list[bool]:
         wanted = "sliding_attention" if own else "full_attention"
         raise config.wrong(("layer_types",), f"{wanted} only, which is what the other keys say")
     return [own] * count
+
+
+def _check_causal(config: Config) -> None:
+    """Only Gemma's own key says what a window is that looks both ways."""
+    gemma = is_gemma(config) and config.values.get("use_bidirectional_attention") is True
+    if not gemma and config.values.get("is_causal", True) is not True:
+        raise config.wrong(("is_causal",), "true or absent where layers have a sliding window")
 
 
 def _qwen_windows(config: Config) -> bool:

@@ -81,10 +81,10 @@ def _part(config: Config, kind: str) -> _Part:
     if config.model_type not in _SCALED:
         if scaling:
             return _Part(config, "rope_scaling", scaling)
-        inner = nested.get(kind)
-        if inner is None:
-            return _Part(config, "rope_parameters", nested)
-        return _Part(config, f"rope_parameters.{kind}", _inner(config, kind, inner))
+        if nested.keys() & {"full_attention", "sliding_attention"}:
+            wanted = "one object: this family has one kind of layer"
+            raise refusal(config.file, "rope_parameters", dict(nested), wanted)
+        return _Part(config, "rope_parameters", nested)
     if nested and not nested.keys() & {"full_attention", "sliding_attention"}:
         wanted = "an object with full_attention and sliding_attention"
         raise refusal(config.file, "rope_parameters", dict(nested), wanted)
