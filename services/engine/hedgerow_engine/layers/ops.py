@@ -19,24 +19,6 @@ from hedgerow_engine.weightfile import RawTensor
 
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid"]
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-    "relu": "relu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-}
-
-
-def activation_of(name: object) -> Activation | None:
-    """The activation a config calls `name`; None when we do not have it."""
-    return _ACTIVATIONS.get(str(name))
-
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """An activation on its own, where none could be fused into the linear before it."""

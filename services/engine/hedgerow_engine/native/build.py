@@ -54,7 +54,7 @@ def supported(card: ModelCard, *, dtype: str = "auto", rung: str | None = None) 
         return chosen
     try:
         return family_of(card).geometry(card, "F32").problem(chosen)
-    except UnsupportedError as reason:
+    except (UnsupportedError, StartupError) as reason:
         return str(reason)
 
 
