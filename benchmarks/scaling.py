@@ -18,18 +18,22 @@ from benchmarks.clients import aio
 from benchmarks.fleet import Fleet, fake_fleet
 from benchmarks.harness import say
 from benchmarks.rows import Row, percentiles
+from benchmarks.suites import reindex
 from benchmarks.suites.bulk import HttpBatches
 from benchmarks.suites.concurrency import closed_loop
+from benchmarks.suites.context import Bench
 from benchmarks.text import Pool, standard_text
 
 SUITE = "scaling (fake engine)"
 SEQUENCES, TOKENS, CALLERS = 100, 512, 4
 PEAK_TOKENS_PER_S = 4096 / 16e-3
 """What one fake device does when it never waits."""
+SLOW_MS, PRICE_PER_HOUR = 400.0, 0.10
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Bulk throughput of 1, 2, 4, 8 workers, then the ceiling of one gateway and its profile."""
+    """Bulk throughput of 1, 2, 4, 8 workers, queries beside bulk, then the ceiling of one gateway
+    and its profile."""
     folder = models.minilm_folder()
     pool = Pool(folder / "tokenizer.json", standard_text())
     seconds = 3.0 if quick else 10.0
@@ -43,7 +47,16 @@ def run(*, quick: bool) -> list[Row]:
             "of the devices' peak": rate / workers / PEAK_TOKENS_PER_S,
         }
         rows.append(_rate_row(f"bulk, {workers} workers", "tokens/s", rate, {**extra, **used}))
+    rows += _beside(folder, pool, quick)
     return [*rows, *_ceiling(folder, pool, seconds), *_profile(folder, pool, seconds)]
+
+
+def _beside(folder: Path, pool: Pool, quick: bool) -> list[Row]:
+    """Suite E on two fake devices as slow as CPU workers: what is lost is the scheduling's, since
+    the devices leave the cores to everybody else."""
+    with fake_fleet(folder, 2, ms_per_4096=SLOW_MS, floor_ms=1.0) as fleet:
+        bench = Bench(target=fleet.target, pool=pool, quick=quick, suite_prefix="fake engine: ")
+        return reindex.run(bench, PRICE_PER_HOUR)
 
 
 def _ceiling(folder: Path, pool: Pool, seconds: float) -> list[Row]:
