@@ -59,6 +59,7 @@ def fake_fleet(
     ms_per_4096: float = 16.0,
     floor_ms: float = 2.0,
     gateways: int = 1,
+    worker_flags: Sequence[str] = (),
     profile: Path | None = None,
 ) -> Generator[Fleet, None, None]:
     """`workers` fake devices that serve the model of `folder` as `minilm`, behind one gateway, or
@@ -75,6 +76,7 @@ def fake_fleet(
         try:
             bus = ["--nats-url", nats.url]
             run_worker = [sys.executable, "-m", "hedgerow_scheduler", *bus, *model, *fake]
+            run_worker += worker_flags
             started = [parts.start(run_worker, r"\bready on\b", {}) for _ in range(workers)]
             run_gateway = [sys.executable]
             if profile is not None:

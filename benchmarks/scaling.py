@@ -25,7 +25,9 @@ from benchmarks.suites.context import Bench
 from benchmarks.text import Pool, standard_text
 
 SUITE = "scaling (fake engine)"
-SEQUENCES, TOKENS, CALLERS = 100, 512, 4
+SEQUENCES, TOKENS = 100, 512
+CALLERS_PER_WORKER = 4
+"""Enough that no worker waits for a caller who reads his last answer."""
 PEAK_TOKENS_PER_S = 4096 / 16e-3
 """What one fake device does when it never waits."""
 SLOW_MS, PRICE_PER_HOUR = 400.0, 0.10
@@ -40,7 +42,7 @@ def run(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for workers in (1, 2) if quick else (1, 2, 4, 8):
         with fake_fleet(folder, workers) as fleet:
-            rate, used = _bulk(fleet, pool, seconds)
+            rate, used = _bulk(fleet, pool, seconds, workers)
         one = (rows[0].rate or rate) if rows else rate
         extra = {
             "of linear": rate / (one * workers),
@@ -52,9 +54,10 @@ def run(*, quick: bool) -> list[Row]:
 
 
 def _beside(folder: Path, pool: Pool, quick: bool) -> list[Row]:
-    """Suite E on two fake devices as slow as CPU workers: what is lost is the scheduling's, since
-    the devices leave the cores to everybody else."""
-    with fake_fleet(folder, 2, ms_per_4096=SLOW_MS, floor_ms=1.0) as fleet:
+    """Suite E on two fake devices as slow as CPU workers, and scheduled like them (`--fill off`):
+    what is lost is the scheduling's, since the devices leave the cores to everybody else."""
+    like_cpus = ("--fill", "off")
+    with fake_fleet(folder, 2, ms_per_4096=SLOW_MS, floor_ms=1.0, worker_flags=like_cpus) as fleet:
         bench = Bench(target=fleet.target, pool=pool, quick=quick, suite_prefix="fake engine: ")
         return reindex.run(bench, PRICE_PER_HOUR)
 
@@ -62,7 +65,7 @@ def _beside(folder: Path, pool: Pool, quick: bool) -> list[Row]:
 def _ceiling(folder: Path, pool: Pool, seconds: float) -> list[Row]:
     """One gateway against devices that cost nothing: the most it can pass on."""
     with fake_fleet(folder, 2, ms_per_4096=0, floor_ms=0) as fleet:
-        tokens, used = _bulk(fleet, pool, seconds)
+        tokens, used = _bulk(fleet, pool, seconds, 2)
         rows = [_rate_row("ceiling of one gateway: bulk", "tokens/s", tokens, used)]
         before, began = fleet.cpu_s(), time.perf_counter()
         times = _short(fleet, pool, seconds)
@@ -89,7 +92,7 @@ def _profile(folder: Path, pool: Pool, seconds: float) -> list[Row]:
             file = Path(scratch) / "profile"
             with fake_fleet(folder, 2, ms_per_4096=0, floor_ms=0, profile=file) as fleet:
                 if case == "bulk":
-                    _bulk(fleet, pool, seconds)
+                    _bulk(fleet, pool, seconds, 2)
                 else:
                     _short(fleet, pool, seconds)
             shares = profile_shares(file)
@@ -145,9 +148,9 @@ def _package(file: str, function: str) -> str:
     return f"python's {Path(file).parent.name if 'asyncio' in parts else Path(file).stem}"
 
 
-def _bulk(fleet: Fleet, pool: Pool, seconds: float) -> tuple[float, dict[str, float]]:
+def _bulk(fleet: Fleet, pool: Pool, seconds: float, workers: int) -> tuple[float, dict[str, float]]:
     """Tokens per second of bulk requests, and the cores each role kept busy meanwhile."""
-    inputs = pool.ids(TOKENS, SEQUENCES * CALLERS, seed=6)
+    inputs = pool.ids(TOKENS, SEQUENCES * CALLERS_PER_WORKER * workers, seed=6)
     groups = [inputs[i : i + SEQUENCES] for i in range(0, len(inputs), SEQUENCES)]
     target = fleet.target
     requests = [target.request("minilm", group) for group in groups]
