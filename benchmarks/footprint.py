@@ -25,6 +25,7 @@ from benchmarks.server import Process, free_port, wait_for
 
 SUITE = "footprint"
 STARTS = 5
+_BUILD = "torch's CPU build where pip takes that; PyPI's for Linux is CUDA's, of several GB"
 _UNITS = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
 _FETCHED = re.compile(r"^\s*(?:Downloading|Using cached) \S+ \(([\d.]+) ([kMG]B)\)", re.MULTILINE)
 _LOCAL = re.compile(r"^\s*Processing (/\S+\.whl)", re.MULTILINE)
@@ -70,7 +71,7 @@ def _measure(name: str, flags: list[str], scratch: Path, starts: int) -> list[Ro
     log = (venv / "hedgerow-setup.log").read_text("utf-8")
     executor = "packed executor" if flags else "native executor"
     return [
-        row("download", "MB", download_mb(log)),
+        row("download", "MB", download_mb(log), note=_BUILD if flags else ""),
         row("installed", "MB", _size_mb(venv)),
         row("install", "s", took_s, note="from this machine's package index"),
         row("up to ready", "s", min(s.ready_s for s in found), starts, executor),

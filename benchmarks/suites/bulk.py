@@ -138,7 +138,7 @@ class JobLoad:
 
 @dataclass(slots=True)
 class HttpBatches:
-    """Plain HTTP requests of `sequences` x `tokens` from four callers.
+    """Plain HTTP requests of `sequences` x `tokens` from `senders` callers.
 
     The callers are threads: they wait for the server nearly all the time, and a request is
     built once and sent many times.
@@ -150,6 +150,7 @@ class HttpBatches:
     sequences: int = SEQUENCES
     tokens: int = TOKENS
     how: str = f"plain HTTP batches of {SEQUENCES}x{TOKENS}"
+    senders: int = SENDERS
     _threads: list[threading.Thread] = field(default_factory=list)
     _done: list[tuple[float, float]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -159,8 +160,8 @@ class HttpBatches:
         self._done, self._stop, self._failed = [], threading.Event(), ""
         until = time.perf_counter() + seconds
         self._threads = [
-            threading.Thread(target=self._send, args=(self.requests[i::SENDERS], until))
-            for i in range(SENDERS)
+            threading.Thread(target=self._send, args=(self.requests[i :: self.senders], until))
+            for i in range(self.senders)
         ]
         for thread in self._threads:
             thread.start()
