@@ -96,26 +96,30 @@ def _version(
         raise typer.Exit
 
 
+_Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ALIAS=WHERE",
+        help="A folder, an installed package or a hub id; repeatable, the first one answers "
+        f"requests that name none. Env HEDGEROW_MODEL (commas). Default: {DEFAULT_MODEL}",
+    ),
+]
+_Lengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[ALIAS=]N",
+        help="Tokens a text may have; repeatable. Default: what the model's files say. "
+        "Env HEDGEROW_MAX_SEQ_LEN (commas).",
+    ),
+]
+
+
 @app.command()
 def up(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ALIAS=WHERE",
-            help="A folder, an installed package or a hub id; repeatable, the first one answers "
-            f"requests that name none. Env HEDGEROW_MODEL (commas). Default: {DEFAULT_MODEL}",
-        ),
-    ] = None,
+    model: _Models = None,
     host: Annotated[str, _option("HOST", "Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _option("PORT", "HTTP port; 0 takes any.")] = DEFAULT_PORT,
-    max_seq_len: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[ALIAS=]N",
-            help="Tokens a text may have; repeatable. Default: what the model's files say. "
-            "Env HEDGEROW_MAX_SEQ_LEN (commas).",
-        ),
-    ] = None,
+    max_seq_len: _Lengths = None,
     token_ids: Annotated[
         str, _option("TOKEN_IDS", "'native': accept token ids of the model's own vocabulary.")
     ] = "off",

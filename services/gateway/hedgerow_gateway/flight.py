@@ -101,10 +101,10 @@ class Flight:
         """Ask the queue group in this task: one of its own would cost every query two turns of
         the loop. None after `attempt_s` of silence; a task then goes on waiting."""
         subject = subjects.chunk(self._model)
-        left_s = self._end_s - self._loop.time()
+        sent_s = self._loop.time()
+        left_s = self._end_s - sent_s
         if left_s <= 0:
             return _LATE
-        sent_s = self._loop.time()
         try:
             call = await self._send(subject, left_s)
         except HedgerowError as error:

@@ -196,6 +196,27 @@ def embed_norm(
 
 
 @triton.jit
+def averaged(total, length, offset, MODE: tl.constexpr):
+    """A sum over `length` rows as its mode has it; the first row is at place `offset`."""
+    if MODE == "mean":
+        return total / tl.maximum(length, 1.0)
+    if MODE == "mean_sqrt_len":
+        return total / tl.sqrt(tl.maximum(length, 1.0))
+    if MODE == "weightedmean":
+        return total / tl.maximum(length * ((length + 1.0) * 0.5 + offset), 1.0)
+    return total
+
+
+@triton.jit
+def rounded(unit):
+    """A row as int8, its largest number at 127."""
+    peak = tl.max(tl.abs(unit), axis=0)
+    scaled = unit * (127.0 / tl.maximum(peak, 1e-12))
+    # Adding and taking away 1.5 * 2^23 rounds half to even, as the host does.
+    return ((scaled + 12582912.0) - 12582912.0).to(tl.int8)
+
+
+@triton.jit
 def pool(
     x_ptr,
     starts_ptr,
@@ -245,23 +266,13 @@ def pool(
             if MODE == "weightedmean":
                 tile = tile * (row - start + offset + 1).to(tl.float32)[:, None]
             total += tl.sum(tile, axis=0)
-    length = (end - start).to(tl.float32)
-    if MODE == "mean":
-        total = total / tl.maximum(length, 1.0)
-    if MODE == "mean_sqrt_len":
-        total = total / tl.sqrt(tl.maximum(length, 1.0))
-    if MODE == "weightedmean":
-        total = total / tl.maximum(length * ((length + 1.0) * 0.5 + offset.to(tl.float32)), 1.0)
+    total = averaged(total, (end - start).to(tl.float32), offset.to(tl.float32), MODE)
     total = tl.where(mask & (end > start), total, 0.0)
     norm = tl.sqrt(tl.sum(total * total, axis=0))
     unit = total / tl.maximum(norm, 1e-12)
-    peak = tl.max(tl.abs(unit), axis=0)
-    scaled = unit * (127.0 / tl.maximum(peak, 1e-12))
-    # Adding and taking away 1.5 * 2^23 rounds half to even, as the host does.
-    whole = (scaled + 12582912.0) - 12582912.0
     tl.store(pooled_ptr + slot * width + at, total, mask=mask)
     tl.store(unit_ptr + slot * width + at, unit, mask=mask)
-    tl.store(int8_ptr + slot * width + at, whole.to(tl.int8), mask=mask)
+    tl.store(int8_ptr + slot * width + at, rounded(unit), mask=mask)
     weight = (128 >> (at % 8)).to(tl.int32)
     signs = tl.where(total > 0.0, weight, 0)
     packed = tl.sum(tl.reshape(signs, (BLOCK // 8, 8)), axis=1)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from hedgerow_gateway.tokenizer.unigram import cells
+from hedgerow_gateway.tokenizer.unigram.keys import hash_of, key_of
 from hedgerow_gateway.tokenizer.unigram.layout import (
     BUFFER_AT,
     RING,
@@ -31,7 +32,6 @@ from hedgerow_gateway.tokenizer.unigram.memory import (
 )
 from hedgerow_gateway.tokenizer.unigram.stream import encode_text
 from hedgerow_gateway.tokenizer.unigram.viterbi import best_path, steps_of
-from hedgerow_gateway.tokenizer.unigram.words import hash_of, key_of
 
 _DONE = int(Status.DONE)
 _READ_AHEAD = 24

@@ -7,6 +7,7 @@ from numba import njit
 
 from hedgerow_gateway.tokenizer.unigram import cells, header
 from hedgerow_gateway.tokenizer.unigram.clusters import one_cluster, property_of
+from hedgerow_gateway.tokenizer.unigram.keys import key_of
 from hedgerow_gateway.tokenizer.unigram.layout import (
     BUFFER_AT,
     DRAIN_BYTES,
@@ -35,7 +36,6 @@ from hedgerow_gateway.tokenizer.unigram.words import (
     emit_known,
     emit_unknown,
     emit_word,
-    key_of,
     work_off,
 )
 

@@ -63,8 +63,7 @@ def best_path(
     unk_score = load_f64(tables + header.UNK_SCORE)
     size = stop - start
     store_f64(ring, carry)
-    close, reach, split, split_score = False, 0, 0, carry
-    x = 0
+    close, reach, split, split_score, x = False, 0, 0, carry, 0
     while x < size:
         width = char_bytes(load_u8(text + x))
         cell = ring + ((x & _RING_MASK) << 3)
