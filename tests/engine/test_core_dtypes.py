@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,23 +15,10 @@ from tests.engine.tiny import (
     embed,
     hidden_of,
     save,
-    seeded,
+    tiny_bert,
     token_batches,
-    transformers,
     write_modules,
 )
-
-
-def bert() -> Any:
-    config = transformers.BertConfig(
-        vocab_size=80,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=130,
-    )
-    return seeded(transformers.BertModel, config)
 
 
 def all_double(name: str) -> torch.dtype:
@@ -60,7 +46,7 @@ KINDS = [all_double, double_matrices, double_words, mixed_projections]
 def test_weights_of_any_float_give_transformers_vectors(
     tmp_path: Path, open_engine: OpenEngine, dtype_of: Callable[[str], torch.dtype], executor: str
 ) -> None:
-    model, folder = bert(), tmp_path / "m"
+    model, folder = tiny_bert(), tmp_path / "m"
     save(folder, model)
     write_modules(folder, "Transformer", "Pooling")
     file = folder / "model.safetensors"
@@ -76,7 +62,7 @@ def test_weights_of_any_float_give_transformers_vectors(
 
 
 def test_double_matrices_stay_with_native_code(tmp_path: Path, open_engine: OpenEngine) -> None:
-    folder = save(tmp_path / "m", bert())
+    folder = save(tmp_path / "m", tiny_bert())
     file = folder / "model.safetensors"
     save_file({n: t.to(double_matrices(n)) for n, t in load_file(file).items()}, file)
     assert open_engine(folder, cpu_executor="native").executor_name.startswith("native")

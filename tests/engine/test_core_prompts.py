@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from hedgerow_shared.ragged import Lane, OutputSpec, RaggedBatch
 from tests.engine.conftest import OpenEngine, cosines
-from tests.engine.tiny import hidden_of, save, seeded, token_batches, transformers, write_modules
+from tests.engine.tiny import hidden_of, save, tiny_bert, token_batches, write_modules
 
 PROMPT = 5
 LENGTHS = (12, 40, 6, 70, 12)
@@ -19,15 +19,7 @@ MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 
 def bert(folder: Path, modes: list[str]) -> tuple[object, Path]:
-    config = transformers.BertConfig(
-        vocab_size=80,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=130,
-    )
-    model = seeded(transformers.BertModel, config)
+    model = tiny_bert()
     save(folder, model)
     pooling = {"pooling_mode": modes, "include_prompt": False}
     write_modules(folder, "Transformer", "Pooling", pooling=pooling)

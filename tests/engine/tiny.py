@@ -101,4 +101,17 @@ def seeded(model_class: Any, config: Any, std: float = 0.3) -> Any:
     return model
 
 
+def tiny_bert() -> Any:
+    """A random BERT of two layers that takes 130 tokens."""
+    config = transformers.BertConfig(
+        vocab_size=80,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=130,
+    )
+    return seeded(transformers.BertModel, config)
+
+
 __all__ = ["transformers"]

@@ -101,16 +101,12 @@ class Flight:
         """Ask the queue group in this task: one of its own would cost every query two turns of
         the loop. None after `attempt_s` of silence; a task then goes on waiting."""
         subject = subjects.chunk(self._model)
-        sent_s = self._loop.time()
-        left_s = self._end_s - sent_s
-        if left_s <= 0:
-            return _LATE
-        try:
-            call = await self._send(subject, left_s)
-        except HedgerowError as error:
-            return self._befallen(error, subject)
+        sent = await self._send(subject)
+        if isinstance(sent, ChunkReply):
+            return sent
+        call, sent_s = sent
         self._waiting = True
-        answered = await call.wait(min(attempt_s, left_s))
+        answered = await call.wait(min(attempt_s, self._end_s - sent_s))
         self._waiting = False
         if answered:
             return self._read(call, subject, sent_s)
@@ -190,20 +186,23 @@ class Flight:
         self._tasks[self._loop.create_task(work)] = target
 
     async def _ask(self, subject: str) -> ChunkReply:
+        sent = await self._send(subject)
+        return (
+            sent if isinstance(sent, ChunkReply) else await self._answer(sent[0], subject, sent[1])
+        )
+
+    async def _send(self, subject: str) -> tuple[Asked, float] | ChunkReply:
+        """The call, and when it was made; or why there is none."""
         sent_s = self._loop.time()
         left_s = self._end_s - sent_s
         if left_s <= 0:
             return _LATE
         try:
-            call = await self._send(subject, left_s)
+            call = await self._bus.ask(subject, self._encode(left_s))
         except HedgerowError as error:
             return self._befallen(error, subject)
-        return await self._answer(call, subject, sent_s)
-
-    async def _send(self, subject: str, left_s: float) -> Asked:
-        call = await self._bus.ask(subject, self._encode(left_s))
         self._calls.append(call)
-        return call
+        return call, sent_s
 
     async def _answer(self, call: Asked, subject: str, sent_s: float) -> ChunkReply:
         """Wait for a call to the very end."""
