@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 import httpx
@@ -49,11 +50,12 @@ class Stack:
         return process
 
     def wait(self, status: int = 200) -> None:
-        """Until /health/ready answers `status`."""
+        """Until /health/ready answers `status`; for 200, until every worker has joined, too."""
         end = time.monotonic() + _READY_S
         while time.monotonic() < end:
             try:
-                if httpx.get(f"{self.url}/health/ready").status_code == status:
+                ready = httpx.get(f"{self.url}/health/ready").status_code == status
+                if ready and (status != HTTPStatus.OK or self._joined() >= len(self.workers)):
                     return
             except httpx.HTTPError:
                 pass
@@ -61,6 +63,10 @@ class Stack:
                 break
             time.sleep(0.05)
         raise AssertionError(f"not ready:\n{self.logs()}")
+
+    def _joined(self) -> int:
+        listed = httpx.get(f"{self.url}/v1/models").json()["data"]
+        return max(model["workers"] for model in listed)
 
     def logs(self) -> str:
         files = sorted(self.folder.glob("*.log"))

@@ -386,6 +386,20 @@ def test_a_gateway_told_to_stop_finishes_what_it_took(tmp_path, toy_folders):
         assert gateway.wait(10) == 0
 
 
+def test_a_gateway_told_to_stop_answers_whoever_had_just_connected(tmp_path, toy_folders):
+    with running_stack(tmp_path, f"toy={toy_folders['wordpiece']}") as stack:
+        stack.worker()
+        gateway = stack.gateway()
+        stack.wait()
+        with socket.create_connection(("127.0.0.1", stack.port), timeout=10) as silent:
+            until(lambda: figure(stack.url, "hedgerow_gateway_workers") == 1)
+            gateway.terminate()
+            time.sleep(0.4)  # a client that was busy between connecting and asking
+            silent.sendall(b"GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert silent.recv(4096).startswith(b"HTTP/1.1 200")
+        assert gateway.wait(10) == 0
+
+
 def test_a_gateway_told_to_stop_waits_for_no_body_that_does_not_come(tmp_path, toy_folders):
     with running_stack(tmp_path / "s", f"toy={toy_folders['wordpiece']}") as stack:
         gateway = stack.gateway()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import secrets
@@ -30,6 +29,7 @@ from hedgerow_gateway.reranking import Rerank
 from hedgerow_gateway.routes.fallback import fallback
 from hedgerow_gateway.routes.health import add_health
 from hedgerow_gateway.routes.http import HttpFront
+from hedgerow_gateway.routes.listener import Listener
 from hedgerow_gateway.routes.metrics import add_metrics
 from hedgerow_gateway.routes.openai import add_openai
 from hedgerow_gateway.routes.openapi import add_openapi
@@ -40,12 +40,12 @@ from hedgerow_gateway.settings import Settings
 from hedgerow_gateway.tokenizer import selfcheck
 from hedgerow_shared import __version__, micro, subjects
 from hedgerow_shared.bus import Bus
-from hedgerow_shared.errors import StartupError
 
 _log = logging.getLogger("hedgerow.gateway")
 
-_BACKLOG = 1024
 _DRAIN_POLL_S = 0.01
+_SILENT_S = 1.0
+"""How long a connection that has sent nothing yet may delay the end."""
 _LINGER_S = 3.0
 """How long a caller may go on sending a body that was refused, so that he reads why."""
 
@@ -101,6 +101,7 @@ class Gateway:
             keepalive_timeout=75,
             lingering_time=_LINGER_S,
         )
+        self._listener: Listener | None = None
         self._micro: micro.Micro | None = None
         self._draining = False
         self._metrics.watch(self.fleet, self._figures)
@@ -158,16 +159,38 @@ class Gateway:
         await asyncio.sleep(settings.drain_delay_s)
         if self._micro is not None:
             await self._micro.stop()
-        sites = asyncio.gather(*(site.stop() for site in self._runner.sites))
-        await asyncio.gather(sites, self._nats.drain(settings.drain_s))
-        end_s = asyncio.get_running_loop().time() + settings.drain_s
-        while self._gate.requests and asyncio.get_running_loop().time() < end_s:
-            await asyncio.sleep(_DRAIN_POLL_S)
+        if self._listener is not None:
+            await self._listener.close()
+        await self._nats.drain(settings.drain_s)
+        await self._quiet()
         await self._runner.cleanup()
         await self.fleet.stop()
         if self._bulk is not None:
             await self._bulk.stop()
         self._pool.close()
+
+    async def _quiet(self) -> None:
+        """Until nobody waits for an answer, nor just connected to ask for one."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while loop.time() < began_s + self._settings.drain_s:
+            silent = loop.time() < began_s + _SILENT_S and self._runner.silent()
+            if not (self._gate.requests or silent):
+                return
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        await self._runner.setup()
+        listener = Listener(
+            self._runner, settings.host, settings.port, reuse_port=settings.reuse_port
+        )
+        try:
+            await listener.open()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        self._listener = listener
 
     def _web(self) -> web.Application:
         app = web.Application(
@@ -182,27 +205,6 @@ class Gateway:
         add_metrics(app, self._metrics)
         add_openapi(app, self._front)
         return app
-
-    async def _listen(self) -> None:
-        settings = self._settings
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner,
-            settings.host,
-            settings.port,
-            backlog=_BACKLOG,
-            reuse_port=settings.reuse_port or None,
-        )
-        try:
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            where = f"{settings.host}:{settings.port}"
-            if error.errno == errno.EADDRINUSE:
-                text = f"{where} is taken by another program; choose another with --port"
-            else:
-                text = f"cannot listen on {where} ({error.strerror}); see --host and --port"
-            raise StartupError(text) from None
 
     def _endpoints(self) -> list[Endpoint]:
         found = [Endpoint("models", subjects.MODELS, None, self._list)]

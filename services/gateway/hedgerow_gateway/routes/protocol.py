@@ -30,6 +30,11 @@ class Runner(web.AppRunner):
         super().__init__(app, **options)
         self._front = front
 
+    def silent(self) -> int:
+        """Connections on which no request has come yet."""
+        connections = () if self.server is None else self.server.connections
+        return sum(not connection._request_count for connection in connections)  # noqa: SLF001
+
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         front = self._front
