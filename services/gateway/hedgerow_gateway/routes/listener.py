@@ -63,7 +63,7 @@ class Listener:
 
     async def close(self) -> None:
         """Take no new connection, but every one that was already made."""
-        server: Any = self._site._server  # noqa: SLF001 - aiohttp shows its sockets nowhere else
+        server: Any = self._site._server
         sockets = [s for s in server.sockets if turn_away(s)] if server is not None else []
         if sockets:
             await asyncio.sleep(_HANDSHAKE_S)

@@ -33,7 +33,7 @@ class Runner(web.AppRunner):
     def silent(self) -> int:
         """Connections on which no request has come yet."""
         connections = () if self.server is None else self.server.connections
-        return sum(not connection._request_count for connection in connections)  # noqa: SLF001
+        return sum(not connection._request_count for connection in connections)
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
