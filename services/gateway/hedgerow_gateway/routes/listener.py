@@ -14,6 +14,7 @@ import errno
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -39,6 +40,12 @@ _NO_SYN = (
 )
 
 
+class _Site(web.TCPSite):
+    def sockets(self) -> Sequence[socket.socket]:
+        server: Any = self._server
+        return () if server is None else server.sockets
+
+
 class Listener:
     """Listens on host:port for an application runner that was set up."""
 
@@ -46,9 +53,7 @@ class Listener:
         self, runner: web.AppRunner, host: str, port: int, *, reuse_port: bool = False
     ) -> None:
         self._where = f"{host}:{port}"
-        self._site = web.TCPSite(
-            runner, host, port, backlog=_BACKLOG, reuse_port=reuse_port or None
-        )
+        self._site = _Site(runner, host, port, backlog=_BACKLOG, reuse_port=reuse_port or None)
 
     async def open(self) -> None:
         """Raises StartupError (one line) when the address cannot be had."""

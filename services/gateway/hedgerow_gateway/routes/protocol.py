@@ -23,6 +23,12 @@ class UnreadableRequestError(ClientError):
     code = "unreadable_request"
 
 
+class _Connection(RequestHandler):
+    @property
+    def is_silent(self) -> bool:
+        return not self._request_count
+
+
 class Runner(web.AppRunner):
     """An AppRunner whose connections answer with `front` whatever they cannot read."""
 
@@ -33,13 +39,13 @@ class Runner(web.AppRunner):
     def silent(self) -> int:
         """Connections on which no request has come yet."""
         connections = () if self.server is None else self.server.connections
-        return sum(not connection._request_count for connection in connections)
+        return sum(isinstance(c, _Connection) and c.is_silent for c in connections)
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         front = self._front
 
-        class Connection(RequestHandler):
+        class Connection(_Connection):
             def handle_error(
                 self,
                 request: web.BaseRequest,
