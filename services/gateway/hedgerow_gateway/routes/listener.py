@@ -68,8 +68,7 @@ class Listener:
 
     async def close(self) -> None:
         """Take no new connection, but every one that was already made."""
-        server: Any = self._site._server
-        sockets = [s for s in server.sockets if turn_away(s)] if server is not None else []
+        sockets = [s for s in self._site.sockets() if turn_away(s)]
         if sockets:
             await asyncio.sleep(_HANDSHAKE_S)
             end_s = asyncio.get_running_loop().time() + _EMPTY_S
