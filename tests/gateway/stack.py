@@ -49,6 +49,18 @@ class Stack:
         self.gateways.append(process)
         return process
 
+    def together(self, *args: str, worker: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start both in one process. args: the gateway's flags; `--port` may be among them."""
+        if "--port" in args:
+            self.port = int(args[args.index("--port") + 1])
+        else:
+            self.port = free_port()
+            args = ("--port", str(self.port), *args)
+        theirs = ["--nats-url", self.nats.url, *self._models(), "--device", "fake", *worker]
+        process = self._start("hedgerow_together", "together", *args, "--", *theirs)
+        self.workers.append(process)
+        return process
+
     def wait(self, status: int = 200) -> None:
         """Until /health/ready answers `status`; for 200, until every worker has joined, too."""
         end = time.monotonic() + _READY_S
@@ -85,13 +97,15 @@ class Stack:
                 process.wait()
         self.nats.stop()
 
+    def _models(self) -> list[str]:
+        return [flag for model in self.models for flag in ("--model", model)]
+
     def _start(self, module: str, name: str, *args: str) -> subprocess.Popen[bytes]:
         number = len(list(self.folder.glob(f"{name}*.log")))
-        flags = [flag for model in self.models for flag in ("--model", model)]
         env = {**os.environ, "HEDGEROW_DIE_WITH_PARENT": "1", "HEDGEROW_LOG_LEVEL": "info"}
         with (self.folder / f"{name}{number}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module, "--nats-url", self.nats.url, *flags, *args],
+                [sys.executable, "-m", module, "--nats-url", self.nats.url, *self._models(), *args],
                 stderr=log,
                 env=env,
             )

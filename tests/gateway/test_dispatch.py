@@ -140,12 +140,32 @@ class Setup:
         )
 
 
-def setup(listeners: dict[str, Behaviour], workers: tuple[str, ...] = ("w1", "w2")) -> Setup:
+@dataclass
+class FakeNear:
+    """The worker of this process: takes what `free` says, answers like a listener."""
+
+    behaviour: Behaviour
+    free: bool = True
+    offered: list[bool] = field(default_factory=list)
+
+    def __call__(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> bool:
+        self.offered.append(alone)
+        reply = self.behaviour(chunk)
+        if self.free and isinstance(reply, ChunkReply):
+            asyncio.get_running_loop().call_soon(deliver, reply)
+        return self.free
+
+
+def setup(
+    listeners: dict[str, Behaviour],
+    workers: tuple[str, ...] = ("w1", "w2"),
+    near: FakeNear | None = None,
+) -> Setup:
     bus = FakeBus(listeners)
     fleet = Fleet(bus, {"m": "g"}, asyncio.get_running_loop().time)
     for worker in workers:
         fleet.workers[worker] = Worker(worker, {"m": None}, 0.0)
-    return Setup(bus, fleet, Dispatcher(bus, fleet, "gw", OPTIONS))
+    return Setup(bus, fleet, Dispatcher(bus, fleet, "gw", OPTIONS, near))
 
 
 def direct(worker: str) -> str:
@@ -157,6 +177,48 @@ async def test_rows_come_back_in_the_order_of_the_inputs():
     done = await s.dispatcher.run(s.work(11))
     assert [int(row[0][0]) for row in done.rows] == [i + 3 for i in range(11)]
     assert (done.fingerprint, done.queue_ms, done.compute_ms) == ("f", 2.0, 3.0)
+
+
+async def test_a_free_worker_of_this_process_is_asked_without_the_bus():
+    near = FakeNear(lambda c: answer("w1", c))
+    s = setup({}, near=near)
+    done = await s.dispatcher.run(s.work(11))
+    assert [int(row[0][0]) for row in done.rows] == [i + 3 for i in range(11)]
+    assert s.bus.asked == []
+    assert s.bus.cancelled == {}
+
+
+async def test_the_worker_of_this_process_is_told_whether_it_is_alone():
+    near = FakeNear(lambda c: answer("w1", c))
+    for workers, alone in ((("w1", "w2"), False), (("w1",), True), ((), True)):
+        s = setup({}, workers, near)
+        await s.dispatcher.run(s.work())
+        assert near.offered.pop() is alone
+
+
+async def test_what_the_worker_of_this_process_does_not_take_goes_over_the_bus():
+    near = FakeNear(lambda c: None, free=False)
+    s = setup({GROUP: lambda c: answer("w2", c)}, near=near)
+    done = await s.dispatcher.run(s.work())
+    assert [int(row[0][0]) for row in done.rows] == [3]
+    assert s.bus.asked == [GROUP]
+
+
+async def test_a_silent_worker_of_this_process_is_passed_over_too():
+    s = setup({direct("w2"): lambda c: answer("w2", c)}, near=FakeNear(lambda c: None))
+    task = asyncio.create_task(s.dispatcher.run(s.work()))
+    await asyncio.sleep(0.02)
+    s.fleet.heard("w2", 5)
+    assert [int(row[0][0]) for row in (await task).rows] == [3]
+    assert s.bus.asked == [direct("w2")]
+    await asyncio.sleep(0)
+    assert subjects.worker_cancel("w1") in s.bus.cancelled, "the first one may still work on it"
+
+
+async def test_a_worker_of_this_process_that_goes_down_costs_one_attempt():
+    near = FakeNear(lambda c: refusal("w1", c, WorkerLostError("going down")))
+    s = setup({direct("w2"): lambda c: answer("w2", c)}, near=near)
+    assert [int(row[0][0]) for row in (await s.dispatcher.run(s.work())).rows] == [3]
 
 
 async def test_never_more_tokens_in_flight_than_the_window_of_the_fleet():

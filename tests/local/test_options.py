@@ -37,6 +37,9 @@ from hedgerow_shared.errors import StartupError
         pytest.param(
             UpOptions(max_seq_len=("a=1", "9", "a=2")), "a=1 and .*a=2", id="named length"
         ),
+        pytest.param(
+            UpOptions(together=True, gateways=2), "--together.*leave --gateways 2", id="together"
+        ),
         pytest.param(UpOptions(workers=-1), "--workers -1", id="fewer than none"),
     ],
 )

@@ -94,3 +94,41 @@ def test_token_ids_are_accepted_only_when_asked_for():
 )
 def test_the_device_comes_with_its_reason(options, where, words):
     assert words in plan.device_note(options, where)
+
+
+def together(options: UpOptions, where: Machine) -> list[plan.Spec]:
+    logins = {
+        "worker": {"HEDGEROW_NATS_PASSWORD": "w"},
+        "gateway": {"HEDGEROW_NATS_PASSWORD": "g"},
+    }
+    return plan.together_specs(
+        options, where, MODELS, nats_url="nats://h:1", env={"A": "1"}, logins=logins
+    )
+
+
+def test_together_each_process_gets_the_flags_of_both():
+    options = UpOptions(together=True, threads=2, token_ids="native", port=81, max_seq_len=("9",))
+    (spec,) = together(options, machine(1))
+    assert spec.argv[1:3] == ("-m", "hedgerow_together")
+    cut = spec.argv.index("--")
+    for half in (spec.argv[:cut], spec.argv[cut:]):
+        for name, value in (("--model", "minilm=/models/minilm"), ("--nats-url", "nats://h:1")):
+            assert half[half.index(name) + 1] == value
+    assert {"--port", "81", "--token-ids", "native"} <= set(spec.argv[:cut])
+    assert {"--threads", "2", "--worker-id", "{id}"} <= set(spec.argv[cut:])
+    assert spec.services == 2
+    assert spec.env == {
+        "A": "1",
+        "HEDGEROW_WORKER_NATS_PASSWORD": "w",
+        "HEDGEROW_GATEWAY_NATS_PASSWORD": "g",
+    }
+
+
+def test_together_they_share_the_port_only_if_there_are_several():
+    assert "--reuse-port" not in together(UpOptions(together=True), machine(1))[0].argv
+    assert all("--reuse-port" in s.argv for s in together(UpOptions(together=True), machine(2)))
+
+
+def test_together_each_gpu_gets_a_process_of_its_own():
+    specs = together(UpOptions(together=True), machine(8, 2, "2.13.0"))
+    assert [flag(spec, "--device") for spec in specs] == ["cuda:0", "cuda:1"]

@@ -287,3 +287,60 @@ def test_a_damaged_chunk_is_answered_exactly_once_whatever_was_damaged(
     door.send(bytes(data))
     assert len(door.sent) == 1
     assert door.worker.is_idle and door.dead == []
+
+
+def hand(door: Door, got: list[ChunkReply], *seqlens: int, alone: bool = False, **parts: Any):
+    return door.intake.hand_over(chunk(*seqlens, **parts), got.append, alone=alone)
+
+
+def test_a_chunk_from_this_process_is_answered_there_with_rows_of_its_own(door: Door) -> None:
+    got: list[ChunkReply] = []
+    assert hand(door, got, 3, 4)
+    assert got == [], "never within the call"
+    door.loop.run()
+    door.finish(0)
+    assert [int(row[0][0]) for row in got[0].rows] == [3, 4]
+    assert (got[0].id, got[0].worker, got[0].fingerprint) == ("c1", "w0", "engine0")
+    assert all(row[0].flags.owndata for row in got[0].rows), "the engine's buffer is used again"
+    assert door.sent == []
+
+
+def test_a_chunk_from_this_process_does_not_wait_where_others_may_be_free(door: Door) -> None:
+    got: list[ChunkReply] = []
+    assert hand(door, got, 3, id="a")
+    assert not hand(door, got, 3, id="b"), "somebody else may be free"
+    assert hand(door, got, 4, id="c", alone=True)
+    door.loop.run()
+    assert door.engine.steps[0].batch.seqlens.tolist() == [3, 4], "one batch"
+
+
+def test_a_query_from_this_process_does_not_mind_bulk_that_it_passes(door: Door) -> None:
+    got: list[ChunkReply] = []
+    assert hand(door, got, 300, id="bulk", lane=Lane.BULK, alone=True)
+    assert not hand(door, got, 3, id="more", lane=Lane.BULK)
+    door.loop.run()
+    assert not hand(door, got, 3, id="query"), "it is on the device"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": "other"},
+        {"fingerprint": "another version"},
+        {"ttl_ms": 0.0},
+        {"ttl_ms": float("nan")},
+        {"seqlens": (3000,)},
+        {"chunks": 4},
+    ],
+    ids=["model", "version", "late", "no time", "too long", "full"],
+)
+def test_what_would_be_refused_is_left_to_the_bus_which_says_why(
+    door: Door, parts: dict[str, Any]
+) -> None:
+    got: list[ChunkReply] = []
+    seqlens = parts.pop("seqlens", (3,))
+    for i in range(parts.pop("chunks", 0)):
+        assert hand(door, [], 500, id=f"b{i}", alone=True)
+    assert not hand(door, got, *seqlens, alone=True, **parts)
+    door.loop.run()
+    assert got == []

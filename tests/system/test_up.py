@@ -195,3 +195,14 @@ def test_several_gateways_share_the_port(start_up):
     os.kill(up.pids("hedgerow_gateway")[0], signal.SIGKILL)
     until(lambda: up.embed() == 200, "the other one serves", 5)
     until(lambda: len(up.pids("hedgerow_gateway")) == 2, "it is back")
+
+
+def test_together_every_worker_is_a_gateway_too(start_up):
+    up = start_up(*FAKE, "--together", "--workers", "2")
+    assert len(up.pids("hedgerow_together")) == 2
+    assert not up.pids("hedgerow_gateway") and not up.pids("hedgerow_scheduler")
+    assert "one in each worker" in "\n".join(up.stdout)
+    assert {up.embed(f"text {i}") for i in range(20)} == {200}
+    os.kill(up.pids("hedgerow_together")[0], signal.SIGKILL)
+    until(lambda: len(up.pids("hedgerow_together")) == 2, "it is back")
+    until(lambda: up.embed() == 200, "it serves")

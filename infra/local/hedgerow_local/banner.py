@@ -49,6 +49,7 @@ def text(
         f"  nats     {request}",
         *(f"  model    {_model_line(model)}" for model in models),
         f"  workers  {workers.value} ({workers.why})",
+        *(["  gateway  one in each worker (--together)"] if options.together else []),
         f"  threads  {threads.value} per worker ({threads.why})",
         f"  device   {plan.device_note(options, machine)}",
         *(f"  engine   {engine}" for engine in engines),

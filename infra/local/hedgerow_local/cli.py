@@ -128,6 +128,14 @@ def up(
     threads: Annotated[int, _option("THREADS", "Threads of a worker; 0 chooses.")] = 0,
     workers: Annotated[int, _option("WORKERS", "Worker processes; 0 chooses.")] = 0,
     gateways: Annotated[int, _option("GATEWAYS", "Gateway processes on the one port.")] = 1,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            envvar="HEDGEROW_TOGETHER",
+            help="A gateway in every worker process: the shortest way for a query.",
+        ),
+    ] = False,
     cpu_executor: Annotated[str, _option("CPU_EXECUTOR", "auto, native or packed.")] = "auto",
     nats_url: Annotated[str, _option("NATS_URL", "Join this NATS server.")] = "",
     nats_port: Annotated[
@@ -157,6 +165,7 @@ def up(
         threads=threads,
         workers=workers,
         gateways=gateways,
+        together=together,
         cpu_executor=cpu_executor,
         nats_url=nats_url,
         nats_port=nats_port,

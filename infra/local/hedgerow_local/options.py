@@ -38,6 +38,7 @@ class UpOptions:
     threads: int = 0
     workers: int = 0
     gateways: int = 1
+    together: bool = False
     cpu_executor: str = "auto"
     nats_url: str = ""
     nats_port: int = 0
@@ -67,6 +68,11 @@ def check(options: UpOptions) -> None:
             raise StartupError(f"{flag} {count}: give a number from 1, or leave it out")
     if options.gateways < 1:
         raise StartupError(f"--gateways {options.gateways}: at least one is needed")
+    if options.together and options.gateways > 1:
+        raise StartupError(
+            f"--together starts a gateway in every worker: leave --gateways {options.gateways} "
+            "out, and set their number with --workers"
+        )
     for flag, port in (("--port", options.port), ("--nats-port", options.nats_port)):
         if not 0 <= port <= 65535:
             raise StartupError(f"{flag} {port}: a port is a number from 1 to 65535")

@@ -15,12 +15,16 @@ Role = Literal["nats", "worker", "gateway"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One process. `{id}` in argv becomes a new service id at every start."""
+    """One process. `{id}` in argv becomes a new service id at every start.
+
+    services: how many answer for it on the bus; the one called `{id}` is the last to be there
+    """
 
     name: str
     role: Role
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    services: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,39 +79,94 @@ def worker_specs(
     nats_url: str,
     env: Mapping[str, str],
 ) -> list[Spec]:
-    count, threads = choose_workers(options, machine).value, choose_threads(options).value
-    spread = on_gpu(options, machine) and ":" not in options.device and machine.gpus > 1
-    specs: list[Spec] = []
-    for index in range(count):
-        device = f"cuda:{index % machine.gpus}" if spread else options.device
-        argv = [sys.executable, "-m", "hedgerow_scheduler", "--nats-url", nats_url]
-        argv += _model_flags(options, models)
-        argv += ["--device", device, "--dtype", options.dtype, "--threads", str(threads)]
-        argv += ["--cpu-executor", options.cpu_executor, "--worker-id", "{id}"]
-        if options.budget_tokens:
-            argv += ["--budget-tokens", str(options.budget_tokens)]
-        specs.append(Spec(name=f"worker {index + 1}", role="worker", argv=tuple(argv), env=env))
-    return specs
+    count = choose_workers(options, machine).value
+    start = (sys.executable, "-m", "hedgerow_scheduler")
+    return [
+        Spec(
+            name=f"worker {index + 1}",
+            role="worker",
+            argv=(*start, *_worker_flags(options, machine, models, nats_url, index)),
+            env=env,
+        )
+        for index in range(count)
+    ]
 
 
 def gateway_specs(
     options: UpOptions, models: Sequence[ServedModel], *, nats_url: str, env: Mapping[str, str]
 ) -> list[Spec]:
-    argv = [sys.executable, "-m", "hedgerow_gateway", "--nats-url", nats_url]
-    argv += ["--host", options.host, "--port", str(options.port), "--gateway-id", "{id}"]
-    argv += _model_flags(options, models)
-    argv += ["--token-ids", options.token_ids]
-    if options.gateways > 1:
-        argv += ["--reuse-port"]
+    flags = _gateway_flags(options, models, nats_url, shared=options.gateways > 1)
     return [
         Spec(
             name="gateway" if options.gateways == 1 else f"gateway {index + 1}",
             role="gateway",
-            argv=tuple(argv),
+            argv=(sys.executable, "-m", "hedgerow_gateway", "--gateway-id", "{id}", *flags),
             env=env,
         )
         for index in range(options.gateways)
     ]
+
+
+def together_specs(
+    options: UpOptions,
+    machine: Machine,
+    models: Sequence[ServedModel],
+    *,
+    nats_url: str,
+    env: Mapping[str, str],
+    logins: Mapping[Role, Mapping[str, str]],
+) -> list[Spec]:
+    """A gateway in every worker. logins: what either needs to come in, as its own variables."""
+    count = choose_workers(options, machine).value
+    gateway = _gateway_flags(options, models, nats_url, shared=count > 1)
+    own = {
+        name.replace("HEDGEROW_", f"HEDGEROW_{role.upper()}_", 1): value
+        for role, login in logins.items()
+        for name, value in login.items()
+    }
+    start = (sys.executable, "-m", "hedgerow_together", "--gateway-id", "{id}-gateway")
+    return [
+        Spec(
+            name=f"worker {index + 1}",
+            role="worker",
+            argv=(
+                *start,
+                *gateway,
+                "--",
+                *_worker_flags(options, machine, models, nats_url, index),
+            ),
+            env={**env, **own},
+            services=2,
+        )
+        for index in range(count)
+    ]
+
+
+def _worker_flags(
+    options: UpOptions,
+    machine: Machine,
+    models: Sequence[ServedModel],
+    nats_url: str,
+    index: int,
+) -> list[str]:
+    spread = on_gpu(options, machine) and ":" not in options.device and machine.gpus > 1
+    device = f"cuda:{index % machine.gpus}" if spread else options.device
+    flags = ["--nats-url", nats_url, *_model_flags(options, models)]
+    flags += ["--device", device, "--dtype", options.dtype]
+    flags += ["--threads", str(choose_threads(options).value)]
+    flags += ["--cpu-executor", options.cpu_executor, "--worker-id", "{id}"]
+    if options.budget_tokens:
+        flags += ["--budget-tokens", str(options.budget_tokens)]
+    return flags
+
+
+def _gateway_flags(
+    options: UpOptions, models: Sequence[ServedModel], nats_url: str, *, shared: bool
+) -> list[str]:
+    """shared: several processes listen on the port."""
+    flags = ["--nats-url", nats_url, "--host", options.host, "--port", str(options.port)]
+    flags += [*_model_flags(options, models), "--token-ids", options.token_ids]
+    return [*flags, "--reuse-port"] if shared else flags
 
 
 def _model_flags(options: UpOptions, models: Sequence[ServedModel]) -> list[str]:

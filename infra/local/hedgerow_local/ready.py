@@ -35,7 +35,7 @@ async def wait_ready(
                 reminded = int(waited_s // _REMIND_S)
                 sink.put("up", f"still waiting for {', '.join(missing)} ({waited_s:.0f} s)")
             await asyncio.sleep(_POLL_S)
-        return await discover(bus, "STATS", max_replies=len(services))
+        return await discover(bus, "STATS", max_replies=_answers(services))
     finally:
         await bus.close()
 
@@ -59,7 +59,8 @@ def engines(said: Sequence[Mapping[str, Any]], aliases: Sequence[str]) -> list[s
 
 async def _missing(bus: Bus, host: str, port: int, services: Sequence[Keeper]) -> list[str]:
     """Names of what does not answer yet."""
-    ids = {str(info.get("id")) for info in await discover(bus, "PING", max_replies=len(services))}
+    found = await discover(bus, "PING", max_replies=_answers(services))
+    ids = {str(info.get("id")) for info in found}
     silent = [
         keeper.spec.name
         for keeper in services
@@ -69,6 +70,11 @@ async def _missing(bus: Bus, host: str, port: int, services: Sequence[Keeper]) -
         return silent
     status = await http_status(reachable(host), port, "/health/ready")
     return [] if status == 200 else [f"the gateway (/health/ready: {status or 'no answer'})"]
+
+
+def _answers(services: Sequence[Keeper]) -> int:
+    """How many say something on the bus once all are there."""
+    return sum(keeper.spec.services for keeper in services)
 
 
 async def discover(

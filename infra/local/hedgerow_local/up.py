@@ -196,17 +196,17 @@ class _Run:
         env = {"HEDGEROW_LOG_LEVEL": self._options.log_level}
         if sys.platform != "linux":  # there, `child` asks the kernel for the same
             env["HEDGEROW_DIE_WITH_PARENT"] = "1"
-        workers = plan.worker_specs(
-            self._options,
-            self._machine,
-            self._models,
-            nats_url=nats_url,
-            env=env | self._login_env("worker"),
-        )
-        gateways = plan.gateway_specs(
-            self._options, self._models, nats_url=nats_url, env=env | self._login_env("gateway")
-        )
-        return [*workers, *gateways]
+        options, machine, models = self._options, self._machine, self._models
+        worker, gateway = self._login_env("worker"), self._login_env("gateway")
+        if options.together:
+            logins: dict[plan.Role, Mapping[str, str]] = {"worker": worker, "gateway": gateway}
+            return plan.together_specs(
+                options, machine, models, nats_url=nats_url, env=env, logins=logins
+            )
+        return [
+            *plan.worker_specs(options, machine, models, nats_url=nats_url, env=env | worker),
+            *plan.gateway_specs(options, models, nats_url=nats_url, env=env | gateway),
+        ]
 
     def _login_env(self, role: natsconf.Role) -> dict[str, str]:
         """Nothing where we joined a server: its users come from our own environment."""

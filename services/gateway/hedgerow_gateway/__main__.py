@@ -13,9 +13,11 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Callable
 
 from hedgerow_gateway.app import Gateway, describe
 from hedgerow_gateway.models import open_models
+from hedgerow_gateway.near import Near
 from hedgerow_gateway.settings import Settings
 from hedgerow_shared import __version__
 from hedgerow_shared.bus import Bus
@@ -54,17 +56,38 @@ def main() -> int:
 
 def _run(settings: Settings) -> int:
     if sys.platform == "win32":
-        return asyncio.run(_serve(settings))
+        return asyncio.run(_until_told(settings))
     import uvloop
 
-    return uvloop.run(_serve(settings))
+    return uvloop.run(_until_told(settings))
 
 
-async def _serve(settings: Settings) -> int:
+async def _until_told(settings: Settings) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    closed = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            os._exit(128 + signal.SIGTERM)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told)
+    return await serve(settings, stop)
+
+
+async def serve(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    near: Near | None = None,
+    began: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve until `stop` is set; returns the exit code. Raises StartupError before that.
+
+    near: the worker of this process, if it has one
+    began: called once requests are answered
+    """
+    loop, closed = asyncio.get_running_loop(), asyncio.Event()
     gateway_id = settings.gateway_id or secrets.token_hex(4)
     _log.debug("settings: %s", describe(settings))
     models = open_models(settings.model, settings.max_seq_len, log=_log.info)
@@ -75,7 +98,7 @@ async def _serve(settings: Settings) -> int:
             options = settings.bus_options(gateway_id, "bulk")
             bulk_bus = await Bus.connect(options, on_closed=closed.set)
             buses.append(bulk_bus)
-        gateway = await Gateway.start(settings, models, bus, gateway_id, bulk_bus)
+        gateway = await Gateway.start(settings, models, bus, gateway_id, bulk_bus, near)
     except BaseException:
         await _close(buses)
         raise
@@ -87,13 +110,12 @@ async def _serve(settings: Settings) -> int:
     # What was built at start stays; the collector need not walk a vocabulary again and again.
     gc.collect()
     gc.freeze()
+    began()
     waits = [loop.create_task(event.wait()) for event in (stop, closed)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:
         task.cancel()
     if not closed.is_set():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, lambda: os._exit(128 + signal.SIGTERM))
         _log.info("gateway %s drains", gateway_id)
     await gateway.drain()
     await _close(buses)

@@ -24,6 +24,7 @@ from hedgerow_gateway.limits import Gate
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_gateway.models import Models, ServedModel
 from hedgerow_gateway.natsface import Endpoint, NatsFace
+from hedgerow_gateway.near import Near
 from hedgerow_gateway.pool import SlicePool
 from hedgerow_gateway.reranking import Rerank
 from hedgerow_gateway.routes.fallback import fallback
@@ -60,13 +61,16 @@ class Gateway:
         bus: Bus,
         gateway_id: str,
         bulk_bus: Bus | None = None,
+        near: Near | None = None,
     ) -> None:
         self.id, self._settings, self._models, self._bus = gateway_id, settings, models, bus
         loop = asyncio.get_running_loop()
         times = {"ttl_s": settings.ttl_s, "max_ttl_s": settings.max_ttl_s}
         expected = {model.alias: model.fingerprint for model in models}
         self.fleet = Fleet(bus, expected, loop.time, poll_s=settings.fleet_poll_s)
-        self._dispatcher = Dispatcher(bus, self.fleet, gateway_id, settings.dispatch_options())
+        self._dispatcher = Dispatcher(
+            bus, self.fleet, gateway_id, settings.dispatch_options(), near
+        )
         self._pool = SlicePool(settings.tokenize_threads or max(1, (os.cpu_count() or 2) - 1))
         self._metrics = Metrics()
         self._gate = Gate(
@@ -116,12 +120,14 @@ class Gateway:
         bus: Bus,
         gateway_id: str = "",
         bulk_bus: Bus | None = None,
+        near: Near | None = None,
     ) -> Gateway:
         """Answer on the bus and over HTTP. Raises StartupError (one line) if it cannot.
 
         bulk_bus: a second connection, for jobs; None = take none
+        near: the worker of this process, if it has one
         """
-        gateway = cls(settings, models, bus, gateway_id or secrets.token_hex(4), bulk_bus)
+        gateway = cls(settings, models, bus, gateway_id or secrets.token_hex(4), bulk_bus, near)
         await gateway.fleet.start()
         if gateway._bulk is not None:
             gateway._bulk.start()

@@ -14,12 +14,13 @@ from hedgerow_gateway.fleet import Fleet
 from hedgerow_gateway.flight import Flight
 from hedgerow_gateway.gather import Gather
 from hedgerow_gateway.latency import Latencies
+from hedgerow_gateway.near import Near
 from hedgerow_gateway.tokenizer.encoded import Encoded
 from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus
 from hedgerow_shared.errors import HedgerowError, RetryableError
 from hedgerow_shared.ragged import Lane, OutputSpec, Row
-from hedgerow_shared.wire import Chunk, ChunkReply, encode_cancel, encode_chunk
+from hedgerow_shared.wire import Chunk, ChunkReply, encode_cancel
 
 _ATTEMPT_SHARE = 1 / 3
 """Of the time a request has left: a silent first attempt must leave room for a second one."""
@@ -70,10 +71,20 @@ class Done:
 
 
 class Dispatcher:
-    """Sends work to the fleet. One per gateway; keeps what it learns of latencies."""
+    """Sends work to the fleet. One per gateway; keeps what it learns of latencies.
 
-    def __init__(self, bus: Bus, fleet: Fleet, gateway_id: str, options: DispatchOptions) -> None:
-        self._bus, self._fleet, self._options = bus, fleet, options
+    near: the worker of this process, if it has one: asked first
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        fleet: Fleet,
+        gateway_id: str,
+        options: DispatchOptions,
+        near: Near | None = None,
+    ) -> None:
+        self._bus, self._fleet, self._options, self._near = bus, fleet, options, near
         self._loop = asyncio.get_running_loop()
         self._ids = (f"{gateway_id}-{n:x}" for n in itertools.count(1))
         self._latencies: dict[tuple[str, Lane], Latencies] = {}
@@ -103,13 +114,15 @@ class Dispatcher:
         chunk_id = next(self._ids)
         batch = work.encoded.batch(*span, work.output)
 
-        def encode(left_s: float) -> bytes:
+        def chunk(left_s: float) -> Chunk:
             ttl_ms = left_s * 1e3
-            return encode_chunk(
-                Chunk(chunk_id, work.model, work.lane, ttl_ms, batch, work.fingerprint, work.trace)
+            return Chunk(
+                chunk_id, work.model, work.lane, ttl_ms, batch, work.fingerprint, work.trace
             )
 
-        flight = Flight(self._bus, self._fleet, work.model, work.lane, encode, work.deadline_s)
+        flight = Flight(
+            self._bus, self._fleet, work.model, work.lane, chunk, work.deadline_s, self._near
+        )
         latencies = self._latencies.setdefault((work.model, work.lane), Latencies())
         options = self._options
         left_s = work.deadline_s - self._loop.time()

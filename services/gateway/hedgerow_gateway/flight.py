@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol
 
 from hedgerow_gateway.fleet import Fleet
+from hedgerow_gateway.near import Near
 from hedgerow_shared import subjects
+from hedgerow_shared.awaited import Awaited
 from hedgerow_shared.bus import Message
 from hedgerow_shared.errors import (
     DeadlineError,
@@ -18,7 +20,7 @@ from hedgerow_shared.errors import (
     WorkerLostError,
 )
 from hedgerow_shared.ragged import Lane
-from hedgerow_shared.wire import ChunkReply, decode_reply
+from hedgerow_shared.wire import Chunk, ChunkReply, decode_reply, encode_chunk
 
 RECONNECT_S = 5.0
 """How long a chunk waits for a lost bus, and then for the first worker to be back on it."""
@@ -28,11 +30,11 @@ _ELSEWHERE = (OverloadedError, NoWorkerError, WorkerLostError)
 
 
 class Asked(Protocol):
-    """A request on its way; see hedgerow_shared.bus.inbox.Call."""
+    """A request on its way; see hedgerow_shared.awaited."""
 
     async def wait(self, timeout_s: float) -> bool: ...
 
-    def result(self) -> Message: ...
+    def result(self) -> Message | ChunkReply: ...
 
     def close(self) -> None: ...
 
@@ -49,8 +51,9 @@ class Requests(Protocol):
 class Flight:
     """Delivers one chunk and returns its reply, never later than `end_s`.
 
-    encode: remaining seconds -> bytes of the chunk
+    chunk: remaining seconds -> the chunk
     end_s: on the loop's clock
+    near: the worker of this process, if it has one
 
     A reply carries its error; nothing but cancellation is raised. `outstanding` tells whether
     somebody may still be working on the chunk, `took_s` how long the attempt that answered took.
@@ -62,11 +65,12 @@ class Flight:
         fleet: Fleet,
         model: str,
         lane: Lane,
-        encode: Callable[[float], bytes],
+        chunk: Callable[[float], Chunk],
         end_s: float,
+        near: Near | None = None,
     ) -> None:
         self._bus, self._fleet, self._model, self._lane = bus, fleet, model, lane
-        self._encode, self._end_s = encode, end_s
+        self._chunk, self._end_s, self._near = chunk, end_s, near
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[ChunkReply], str] = {}
         self._calls: list[Asked] = []
@@ -80,7 +84,8 @@ class Flight:
         return self._waiting or bool(self._tasks)
 
     async def run(self, attempt_s: float) -> ChunkReply:
-        """Try the queue group; after `attempt_s` of silence, or a refusal, one other worker.
+        """Try the queue group (before it a worker in this process, if there is one); after
+        `attempt_s` of silence, or a refusal, one other worker.
 
         Nobody knows which worker has the first attempt, so the second goes to one that has said
         something since: that one is not it. Meanwhile the first may still answer.
@@ -98,10 +103,10 @@ class Flight:
                 call.close()
 
     async def _first(self, attempt_s: float) -> ChunkReply | None:
-        """Ask the queue group in this task: one of its own would cost every query two turns of
+        """Ask in this task: one of its own would cost every query two turns of
         the loop. None after `attempt_s` of silence; a task then goes on waiting."""
         subject = subjects.chunk(self._model)
-        sent = await self._send(subject)
+        sent = self._hand_over() or await self._send(subject)
         if isinstance(sent, ChunkReply):
             return sent
         call, sent_s = sent
@@ -191,6 +196,19 @@ class Flight:
             sent if isinstance(sent, ChunkReply) else await self._answer(sent[0], subject, sent[1])
         )
 
+    def _hand_over(self) -> tuple[Asked, float] | None:
+        """Give the chunk to the worker of this process. None where there is none, or where the
+        queue group may have one that is free sooner; whatever it refuses goes there, too."""
+        sent_s = self._loop.time()
+        left_s = self._end_s - sent_s
+        if self._near is None or left_s <= 0:
+            return None
+        call = Awaited[ChunkReply](self._loop)
+        alone = len(self._fleet.serving(self._model)) <= 1
+        if not self._near(self._chunk(left_s), call.deliver, alone=alone):
+            return None
+        return call, sent_s
+
     async def _send(self, subject: str) -> tuple[Asked, float] | ChunkReply:
         """The call, and when it was made; or why there is none."""
         sent_s = self._loop.time()
@@ -198,7 +216,7 @@ class Flight:
         if left_s <= 0:
             return _LATE
         try:
-            call = await self._bus.ask(subject, self._encode(left_s))
+            call = await self._bus.ask(subject, encode_chunk(self._chunk(left_s)))
         except HedgerowError as error:
             return self._befallen(error, subject)
         self._calls.append(call)
@@ -211,7 +229,8 @@ class Flight:
 
     def _read(self, call: Asked, subject: str, sent_s: float) -> ChunkReply:
         try:
-            reply = decode_reply(call.result().data)
+            result = call.result()
+            reply = result if isinstance(result, ChunkReply) else decode_reply(result.data)
         except HedgerowError as error:
             return self._befallen(error, subject)
         self._fleet.heard(reply.worker, reply.backlog_tokens)

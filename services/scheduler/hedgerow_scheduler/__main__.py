@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,11 +115,20 @@ def _run(settings: Settings, host: Host) -> int:
     worker_id = settings.worker_id or secrets.token_hex(4)
 
     async def serve() -> int:
-        return await Service(settings, host, worker_id).run()
+        service = Service(settings, host, worker_id)
+
+        def told(signum: signal.Signals) -> None:
+            if service.stopping:
+                os._exit(128 + signum)
+            _log.info("%s: going down; once more ends at once", signum.name)
+            service.stop()
+
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError):  # Windows
+                asyncio.get_running_loop().add_signal_handler(signum, told, signum)
+        return await service.run()
 
     if sys.platform == "win32":
-        import asyncio
-
         return asyncio.run(serve())
     import uvloop
 

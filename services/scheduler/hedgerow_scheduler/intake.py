@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hedgerow_scheduler.ports import Engine
-from hedgerow_scheduler.replies import Held, Replies, hold
+from hedgerow_scheduler.replies import Held, Replies, hold, kept
 from hedgerow_scheduler.worker import Worker
 from hedgerow_shared.bus import Message
 from hedgerow_shared.errors import (
@@ -86,6 +86,24 @@ class Intake:
             self._refuse(reply_to, chunk_id, error, fingerprint)
             return
         self._worker.offer(held)
+
+    def hand_over(
+        self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool
+    ) -> bool:
+        """Take a chunk from a gateway in this process; its reply goes to `deliver`, later.
+
+        False for whatever would be refused (the bus way says why), and where work of this lane
+        waits here that another worker may not have. alone: there is no other
+        """
+        if not alone and self._worker.backlog_tokens(chunk.lane):
+            return False
+        try:
+            served = find(self._served, chunk)
+            held = self._accept(chunk, served, lambda reply: deliver(kept(reply)))
+        except HedgerowError:
+            return False
+        self._worker.offer(held)
+        return True
 
     def cancel(self, message: Message) -> None:
         """Handle a message of the cancel subject."""

@@ -73,6 +73,11 @@ def hold(
     )
 
 
+def kept(reply: ChunkReply) -> ChunkReply:
+    """The reply with rows of its own: the engine's buffer is released once it was sent."""
+    return replace(reply, rows=[_own(row) for row in reply.rows]) if reply.rows else reply
+
+
 def _own(row: Row) -> Row:
     return row if isinstance(row, HedgerowError) else tuple(np.array(a) for a in row)
 

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
-import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hedgerow_scheduler.bulk import BulkLane
@@ -28,6 +26,7 @@ from hedgerow_shared import __version__, fleet, subjects
 from hedgerow_shared.bus import Bus, Message, Subscription
 from hedgerow_shared.errors import HedgerowError, RetryableError, StartupError, WorkerLostError
 from hedgerow_shared.micro import Endpoint, Micro
+from hedgerow_shared.wire import Chunk, ChunkReply
 
 EXIT_LATE = 1
 """Drained, but not everything accepted could be finished in time."""
@@ -40,10 +39,32 @@ _READ_S = 0.1
 _log = logging.getLogger("hedgerow.worker")
 
 
+class Guarded:
+    """The loop for a worker's turns: one that raises has left wrong books behind."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_error: Callable[[Exception], None]
+    ) -> None:
+        self._loop, self._on_error = loop, on_error
+
+    def call_soon(self, callback: Callable[[], object], /) -> object:
+        return self._loop.call_soon(self._run, callback)
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object:
+        return self._loop.call_soon_threadsafe(self._run, callback)
+
+    def _run(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this worker is done
+            self._on_error(error)
+
+
 class Service:
-    """One worker process between its engines and the bus."""
+    """One worker between its engines and the bus."""
 
     def __init__(self, settings: Settings, host: Host, worker_id: str) -> None:
+        self._serving = False
         self._settings, self._host, self._id = settings, host, worker_id
         self._failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
@@ -55,8 +76,7 @@ class Service:
         self._models = {alias: describe(engine) for alias, engine in host.engines.items()}
 
     async def run(self) -> int:
-        """Serve until told to stop; return the exit code. Raises StartupError before that."""
-        self._watch_signals()
+        """Serve until `stop`; return the exit code. Raises StartupError before that."""
         self._bus = await self._connect()
         self._build()
         if self._settings.bulk == "on":
@@ -73,6 +93,20 @@ class Service:
                 await asyncio.wait_for(bus.close(patience_s=0.0), 2.0)
         return self._failed.result()
 
+    def stop(self) -> None:
+        """Drain, then let `run` return."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def hand_over(
+        self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool
+    ) -> bool:
+        """Take a chunk from a gateway in this process; see `Intake.hand_over`."""
+        return self._serving and self._intake.hand_over(chunk, deliver, alone=alone)
+
     async def _connect(self, use: str = "") -> Bus:
         options = self._settings.bus_options(self._id, use)
         self._buses.append(await Bus.connect(options, on_closed=self._bus_closed))
@@ -80,13 +114,12 @@ class Service:
 
     def _build(self) -> None:
         loop, settings, host = asyncio.get_running_loop(), self._settings, self._host
-        loop.set_exception_handler(self._callback_failed)
         self._policy = policy = settings.policy(host.device_name)
         clock = time.monotonic
         self._worker = worker = Worker(
             host.engines,
             Packer[Held](policy),
-            loop,
+            Guarded(loop, self._mistaken),
             clock,
             worker_id=self._id,
             depth=settings.depth,
@@ -173,6 +206,7 @@ class Service:
             self._announce("joined")
             if self._bulk is not None:
                 await self._bulk.start()
+            self._serving = True
         except HedgerowError as error:
             raise StartupError(f"cannot join the bus at {self._bus.url}: {error.message}") from None
 
@@ -193,6 +227,7 @@ class Service:
         """Take nothing new, finish what was accepted, send every reply, say goodbye."""
         _log.info("draining: %d tokens to go", self._worker.backlog_tokens())
         end_s = time.monotonic() + self._settings.drain_s
+        self._serving = False
         if self._bulk is not None:
             await self._bulk.stop_pulling()
         with contextlib.suppress(RetryableError):
@@ -247,18 +282,6 @@ class Service:
         await asyncio.sleep(_READ_S)
         self._watchdog.refreshed()
 
-    def _watch_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError):  # Windows
-                loop.add_signal_handler(signum, self._signalled, signum)
-
-    def _signalled(self, signum: int) -> None:
-        if self._stop.is_set():
-            os._exit(128 + signum)
-        _log.info("%s: going down; once more ends at once", signal.Signals(signum).name)
-        self._stop.set()
-
     def _drain_asked(self, message: Message) -> None:
         del message
         _log.info("asked to drain over the bus")
@@ -270,11 +293,9 @@ class Service:
     def _engine_dead(self, reason: str) -> None:
         self._fail(EXIT_ENGINE, reason)
 
-    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        loop.default_exception_handler(context)
-        # A callback of the loop that raises is the worker's turn: its books are wrong now.
-        if "handle" in context:
-            self._fail(EXIT_BROKEN, f"mistake in the worker: {context.get('exception')!r}")
+    def _mistaken(self, error: Exception) -> None:
+        _log.error("a turn of the worker failed", exc_info=error)
+        self._fail(EXIT_BROKEN, f"mistake in the worker: {error!r}")
 
     def _fail(self, code: int, reason: str) -> None:
         """End the process soon; whoever waits for us is told to go elsewhere."""
@@ -282,6 +303,7 @@ class Service:
             return
         _log.error("worker %s ends: %s", self._id, reason)
         self._failed.set_result(code)
+        self._serving = False
         if self._bulk is not None:
             self._bulk.halt()
         self._worker.abandon(WorkerLostError(f"worker {self._id} went down: {reason}"))

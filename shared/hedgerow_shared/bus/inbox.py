@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from hedgerow_shared.awaited import Awaited
 from hedgerow_shared.bus.message import NO_HEADERS, Message
 from hedgerow_shared.errors import HedgerowError, NoWorkerError
 
@@ -21,70 +22,32 @@ class Waiting(Protocol):
 
     subject: str
 
-    def deliver(self, message: Message) -> None: ...
+    def deliver(self, message: Message, /) -> None: ...
 
     def fail(self, error: HedgerowError) -> None: ...
 
 
-class Call:
-    """One request, one reply; later replies (of a retry, of a duplicate) are dropped.
+class Call(Awaited[Message]):
+    """One request, one reply."""
 
-    It is waited for by one task at a time, as often as that likes: who looks after a short while
-    whether an answer is there, and then goes on waiting, loses nothing.
-    """
-
-    __slots__ = ("_error", "_inbox", "_loop", "_message", "_waiter", "reply", "subject")
+    __slots__ = ("_inbox", "reply", "subject")
 
     def __init__(self, subject: str, inbox: Inbox, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
         self.subject = subject
-        self._inbox, self._loop = inbox, loop
-        self._message: Message | None = None
-        self._error: HedgerowError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._inbox = inbox
         self.reply = inbox.open(self)
-
-    def deliver(self, message: Message) -> None:
-        if not self.settled:
-            self._message = message
-            self._wake()
-
-    def fail(self, error: HedgerowError) -> None:
-        if not self.settled:
-            self._error = error
-            self._wake()
-
-    @property
-    def settled(self) -> bool:
-        return self._message is not None or self._error is not None
-
-    async def wait(self, timeout_s: float) -> bool:
-        """True as soon as `result` has something to say; False after `timeout_s`."""
-        if not self.settled:
-            self._waiter = self._loop.create_future()
-            timer = self._loop.call_later(timeout_s, self._wake)
-            try:
-                await self._waiter
-            finally:
-                timer.cancel()
-                self._waiter = None
-        return self.settled
 
     def result(self) -> Message:
         """The reply; raises what befell the request, NoWorkerError where nobody listened."""
-        if self._error is not None:
-            raise self._error
-        assert self._message is not None, "only a settled call has a result"
-        if self._message.headers is not NO_HEADERS and is_no_responders(self._message):
+        message = super().result()
+        if message.headers is not NO_HEADERS and is_no_responders(message):
             raise NoWorkerError(f"nobody listens on {self.subject}")
-        return self._message
+        return message
 
     def close(self) -> None:
         """Take no reply any more."""
         self._inbox.close(self.reply)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Gather:

@@ -1,0 +1,1 @@
+"""A gateway and a worker in one process: the shortest way for a query."""
