@@ -1,8 +1,9 @@
 """What the system adds to the engine: a short query over HTTP, over NATS, and the bare step.
 
 Medians of one run on the same token ids, taken in turns: while one is timed, the others are
-idle. The engine runs in a process of its own with the settings of a worker. Beside them the bare
-chain (`benchmarks.bare`): the least that such a path costs on this machine.
+idle. The engine runs in a process of its own with the settings of a worker. Beside them a second
+system whose gateways live in its workers (`--together`), and the bare chain (`benchmarks.bare`):
+the least that a path of separate processes costs on this machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import server
 from benchmarks.bare import EMBED, bare_chain
 from benchmarks.clients import aio
 from benchmarks.clients.bus import RawNats
@@ -31,6 +33,7 @@ from benchmarks.suites.context import LENGTHS, MINILM, Bench
 from benchmarks.target import Target, good
 
 SUITE = "overhead"
+TOGETHER = "--together"
 TOKENS = 16
 ROUNDS, PER_ROUND = 5, 200
 QUICK_ROUNDS, QUICK_PER_ROUND = 2, 50
@@ -38,17 +41,24 @@ QUICK_ROUNDS, QUICK_PER_ROUND = 2, 50
 Timed = dict[str, list[float]]
 
 
-def run(bench: Bench, folder: Path) -> list[Row]:
-    """Rows for HTTP, NATS (bare socket and nats-py) and the engine, with the differences."""
+def run(bench: Bench, folder: Path, flags: Sequence[str]) -> list[Row]:
+    """Rows for HTTP, NATS (bare socket and nats-py) and the engine, with the differences.
+
+    flags: of `hedgerow up`, for the second system
+    """
     rounds, count = (QUICK_ROUNDS, QUICK_PER_ROUND) if bench.quick else (ROUNDS, PER_ROUND)
     ids = bench.pool.ids(TOKENS, 64, seed=77)
     engine = Contender("engine", _engine_ask(folder), Path(sys.executable))
     times: Timed = {}
-    with tempfile.TemporaryDirectory() as scratch, bare_chain(folder, LENGTHS[MINILM]) as bare:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        bare_chain(folder, LENGTHS[MINILM]) as bare,
+        server.hedgerow({MINILM: folder}, lengths=LENGTHS, flags=[*flags, TOGETHER]) as near,
+    ):
         try:
             engine.open()
             say(f"overhead: engine {engine.facts.get('executor')} {engine.facts.get('dtype')}")
-            ways = _ways(bench, bare, ids, engine, Path(scratch))
+            ways = _ways(bench, near, bare, ids, engine, Path(scratch))
             for number in range(rounds + 1):
                 for name, way in ways.items():
                     found = way(count)
@@ -65,6 +75,7 @@ def _engine_ask(folder: Path) -> dict[str, Any]:
 
 def _ways(
     bench: Bench,
+    near: Target,
     bare: Target,
     ids: Sequence[npt.NDArray[np.int32]],
     engine: Contender,
@@ -87,8 +98,10 @@ def _ways(
             "engine step": step(0),
             "engine step, every 1 ms": step(1.0),
             "HTTP": _over_http(target, ids),
+            "HTTP, together": _over_http(near, ids),
             "HTTP, bare chain": _over_http(bare, ids),
             "NATS": _over_nats(target, subject, ids),
+            "NATS, together": _over_nats(near, subject, ids),
             "NATS, bare chain": _over_nats(bare, EMBED, ids),
             "NATS by nats-py": lambda n: aio.run(_nats_py(target.nats_url, subject, bodies, n)),
         }
@@ -158,8 +171,8 @@ def _rows(bench: Bench, times: Timed, facts: Any) -> list[Row]:
         extra: dict[str, float | str] = {}
         if not name.startswith("engine"):
             over = extra["over the engine ms"] = statistics.median(found) - step
-            floor = times.get(f"{name}, bare chain")
-            if floor is not None:
+            floor = times.get(f"{name.partition(',')[0]}, bare chain")
+            if floor is not None and floor is not found:
                 extra["of the bare chain"] = over / (statistics.median(floor) - step)
         extra["executor"] = facts.get("executor", "")
         row = bench.row(

@@ -44,7 +44,7 @@ def run(
     with server.hedgerow(where, lengths=LENGTHS, flags=flags) as target:
         bench = Bench(target=target, pool=pool, quick=quick, dtype=served_dtype(target))
         cosines = warm_up(bench, oracle)
-        for letter, suite in _suites(bench, where, price_per_hour).items():
+        for letter, suite in _suites(bench, where, price_per_hour, flags).items():
             if letter in only:
                 found = suite()
                 write(FILES[letter], found, quick=quick)
@@ -56,11 +56,11 @@ def run(
 
 
 def _suites(
-    bench: Bench, where: Mapping[str, Path], price_per_hour: float
+    bench: Bench, where: Mapping[str, Path], price_per_hour: float, flags: Sequence[str]
 ) -> dict[str, Callable[[], list[Row]]]:
     """In this order: the quiet ones first, the ones that heat the machine last."""
     return {
-        "O": lambda: overhead.run(bench, where["minilm"]),
+        "O": lambda: overhead.run(bench, where["minilm"], flags),
         "A": lambda: latency.run(bench),
         "B": lambda: scoring.run(bench),
         "D": lambda: concurrency.run(bench),
