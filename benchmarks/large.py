@@ -2,15 +2,19 @@
 
 The engine is fake and nearly free, so what is left is the gateway: reading 3 MB of JSON,
 tokenizing, and writing the answer, all of it while queries come and go. The large requests are
-sent without a pause by a process of their own.
+sent without a pause by a process of their own. As a control, the same queries run beside loops
+that keep every core busy and have nothing to do with us: what those add is the machine's.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 from benchmarks import models
@@ -31,7 +35,7 @@ PER_CONNECTION = 25
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Two lines (alone, beside) for one gateway and for two."""
+    """Three lines (alone, beside large requests, beside busy cores) for one gateway and for two."""
     folder = models.folder(models.MINILM)
     pool = Pool(folder / "tokenizer.json", standard_text())
     texts = pool.texts(WORDS_TOKENS, 500, seed=5)
@@ -45,7 +49,9 @@ def run(*, quick: bool) -> list[Row]:
             ]
             alone = _queries(fleet.target, queries, seconds)
             beside, count = _beside(fleet.target, documents, queries, seconds)
-        rows += _rows(gateways, alone, beside, count)
+            with _busy_cores():
+                control = _queries(fleet.target, queries, seconds)
+        rows += _rows(gateways, alone, beside, control, count)
     return rows
 
 
@@ -86,6 +92,19 @@ def _beside(
     return times, count
 
 
+@contextlib.contextmanager
+def _busy_cores() -> Generator[None, None, None]:
+    """A loop for each core."""
+    command = [sys.executable, "-c", "while True: pass"]
+    loops = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
 def _send(host: str, port: str, file: str) -> None:
     """The other process: one large request after the other, a line for each, until stdin ends."""
     import select
@@ -97,30 +116,37 @@ def _send(host: str, port: str, file: str) -> None:
         print("done", flush=True)
 
 
-def _rows(gateways: int, alone: list[float], beside: list[float], count: int) -> list[Row]:
+def _rows(
+    gateways: int, alone: list[float], beside: list[float], control: list[float], count: int
+) -> list[Row]:
     name = f"{gateways} gateway{'s' if gateways > 1 else ''}"
-    quiet, loud = percentiles(alone), percentiles(beside)
-    say(f"{SUITE}: {name}: p99 {quiet['p99']:.2f} alone, {loud['p99']:.2f} ms beside {count}")
-    extra = {"p99 added ms": loud["p99"] - quiet["p99"], "large requests": count}
-    return [
-        Row(
-            suite=SUITE,
-            case=f"query, {name}",
-            engine="fake",
-            unit="ms",
-            samples=len(alone),
-            **quiet,
-        ),
-        Row(
-            suite=SUITE,
-            case=f"query beside {DOCUMENTS} documents, {name}",
-            engine="fake",
-            unit="ms",
-            samples=len(beside),
-            extra=extra,
-            **loud,
-        ),
-    ]
+    quiet = percentiles(alone)["p99"]
+    rows: list[Row] = []
+    for case, times in (
+        (f"query, {name}", alone),
+        (f"query beside {DOCUMENTS} documents, {name}", beside),
+        (f"query beside a busy loop on each core, {name}", control),
+    ):
+        p99, extra = percentiles(times)["p99"], dict[str, float]()
+        if times is not alone:
+            extra["p99 added ms"] = p99 - quiet
+        if times is beside:
+            extra["large requests"] = count
+        say(f"{SUITE}: {case}: p99 {p99:.2f} ms")
+        rows.append(_row(case, times, extra))
+    return rows
+
+
+def _row(case: str, times: list[float], extra: dict[str, float]) -> Row:
+    return Row(
+        suite=SUITE,
+        case=case,
+        engine="fake",
+        unit="ms",
+        samples=len(times),
+        extra=dict(extra),
+        **percentiles(times),
+    )
 
 
 if __name__ == "__main__":
