@@ -1,7 +1,8 @@
 """`python -m benchmarks peers servers`: other servers and ours on the same texts, in turns.
 
 All get texts over HTTP at `/v1/embeddings` (infinity: `/embeddings`), the same client, the same
-length cap of 512 tokens, bfloat16 where the CPU has it. Only one server runs at a time.
+length cap of 512 tokens, bfloat16 where the CPU has it. Only one server runs at a time. Ours runs
+as it starts by itself, and, for single texts, as somebody would start it who wants those fast.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from benchmarks.text import Pool, standard_text
 Starter = Callable[[Path], "contextlib.AbstractContextManager[Target]"]
 
 QUERY_TOKENS = 16
+OURS, OURS_FAST = "hedgerow", "hedgerow for latency"
+FAST_FLAGS = ("--together", "--workers", "1", "--threads", str(machine.cores()))
+"""One worker with every core, its gateway beside it."""
 
 
 def run(names: Sequence[str], *, quick: bool) -> list[Row]:
@@ -39,10 +43,15 @@ def run(names: Sequence[str], *, quick: bool) -> list[Row]:
     folder = uncapped_minilm()
     pool = Pool(folder / "tokenizer.json", standard_text())
     oracle = _oracle(folder, pool)
-    starters: dict[str, Starter] = {"hedgerow": _hedgerow, "infinity": _infinity, "vllm": _vllm}
+    starters: dict[str, Starter] = {
+        OURS: _hedgerow,
+        OURS_FAST: _hedgerow_fast,
+        "infinity": _infinity,
+        "vllm": _vllm,
+    }
     rows: list[Row] = []
     for name, start in starters.items():
-        if names and name not in names:
+        if names and name.partition(" ")[0] not in names:
             continue
         if name in PEERS and not installed(name):
             rows.append(_absent(name, f"absent: python -m benchmarks peers install {name}"))
@@ -58,31 +67,38 @@ def run(names: Sequence[str], *, quick: bool) -> list[Row]:
                     versions=_versions(name),
                 )
                 warm_up(bench, {MINILM: oracle})
-                rows += _measure(bench)
+                rows += _measure_single(bench) if name == OURS_FAST else _measure(bench)
         except (NotStartedError, OSError) as error:
             rows.append(_absent(name, f"absent: {str(error)[:300]}"))
     return beside_ours(rows)
 
 
 def beside_ours(rows: Sequence[Row]) -> list[Row]:
-    """The same rows; a peer's holds how its time, or its rate, compares with ours.
+    """The same rows; another's holds how its time, or its rate, compares with ours as it starts
+    by itself, and its time with ours for latency.
 
     Suites with one line each (throughput, whose requests may be smaller on a slow server) are
     matched by their suite, the others by their case too.
     """
-    ours = [row for row in rows if row.engine == "hedgerow"]
     found: list[Row] = []
     for row in rows:
-        like = [r for r in ours if r.suite == row.suite]
-        like = like if len(like) == 1 else [r for r in like if r.case == row.case]
         extra = dict(row.extra)
-        if row.engine != "hedgerow" and like:
-            if row.p50 and like[0].p50:
-                extra["time / ours"] = row.p50 / like[0].p50
-            if row.rate and like[0].rate:
-                extra["rate / ours"] = row.rate / like[0].rate
+        if row.engine != OURS and (like := _like(rows, row, OURS)):
+            if row.p50 and like.p50:
+                extra["time / ours"] = row.p50 / like.p50
+            if row.rate and like.rate:
+                extra["rate / ours"] = row.rate / like.rate
+        like = None if row.engine in (OURS, OURS_FAST) else _like(rows, row, OURS_FAST)
+        if like and row.p50 and like.p50:
+            extra["time / ours for latency"] = row.p50 / like.p50
         found.append(replace(row, extra=extra))
     return found
+
+
+def _like(rows: Sequence[Row], row: Row, engine: str) -> Row | None:
+    like = [r for r in rows if r.engine == engine and r.suite == row.suite]
+    like = like if len(like) == 1 else [r for r in like if r.case == row.case]
+    return like[0] if like else None
 
 
 def uncapped_minilm() -> Path:
@@ -97,10 +113,14 @@ def uncapped_minilm() -> Path:
     return where
 
 
+def _measure_single(bench: Bench) -> list[Row]:
+    """What one caller sees who sends one text at a time."""
+    return [_short_query(bench), *latency.run(bench, (128, 512))]
+
+
 def _measure(bench: Bench) -> list[Row]:
     return [
-        _short_query(bench),
-        *latency.run(bench, (128, 512)),
+        *_measure_single(bench),
         *concurrency.run(bench),
         *throughput.run(bench, (512,)),
     ]
@@ -131,6 +151,13 @@ def _dtype() -> str:
 def _hedgerow(folder: Path) -> Generator[Target, None, None]:
     with server.hedgerow({MINILM: folder}, lengths={MINILM: LENGTHS[MINILM]}) as target:
         yield replace(target, takes_ids=False)
+
+
+@contextlib.contextmanager
+def _hedgerow_fast(folder: Path) -> Generator[Target, None, None]:
+    lengths = {MINILM: LENGTHS[MINILM]}
+    with server.hedgerow({MINILM: folder}, lengths=lengths, flags=FAST_FLAGS) as target:
+        yield replace(target, name=OURS_FAST, takes_ids=False)
 
 
 @contextlib.contextmanager

@@ -169,12 +169,21 @@ def test_a_peer_s_row_says_how_it_compares_with_ours() -> None:
         row("hedgerow", "A", "1x8", p50=2.0),
         row("hedgerow", "A", "1x9", p50=4.0),
         row("hedgerow", "C", "100x512", rate=50.0),
+        row("hedgerow for latency", "A", "1x9", p50=2.0),
         row("vllm", "A", "1x9", p50=10.0),
         row("vllm", "C", "60x512", rate=20.0),
         row("infinity", "all", "all"),
     ]
     extras = [dict(r.extra) for r in beside_ours(rows)]
-    assert extras == [{}, {}, {}, {"time / ours": 2.5}, {"rate / ours": 0.4}, {}]
+    assert extras == [
+        {},
+        {},
+        {},
+        {"time / ours": 0.5},
+        {"time / ours": 2.5, "time / ours for latency": 5.0},
+        {"rate / ours": 0.4},
+        {},
+    ]
 
 
 def test_the_warm_up_stops_a_server_whose_vectors_are_not_the_oracles(bench: Bench) -> None:
