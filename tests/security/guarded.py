@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -112,7 +113,9 @@ def cluster(folder: Path) -> Cluster:
         servers.append(natsserver.NatsServer(process, "127.0.0.1", ports[i]))
     end_s = time.monotonic() + 30
     log = folder / "n0.log"
-    while "JetStream cluster new metadata leader" not in log.read_text():
+    # "JetStream cluster new metadata leader: ..." on the followers, "Self is new JetStream cluster
+    # metadata leader" on whoever it is.
+    while not re.search(r"JetStream cluster (new )?metadata leader", log.read_text()):
         assert time.monotonic() < end_s, log.read_text()
         time.sleep(0.05)
     url = ",".join(f"tls://127.0.0.1:{port}" for port in ports)

@@ -23,7 +23,7 @@ from hedgerow_shared.natsserver import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("shared", "gateway", "scheduler", "engine", "local")
+PACKAGES = ("shared", "gateway", "scheduler", "engine", "together", "local")
 
 
 @pytest.fixture(scope="module")
