@@ -78,6 +78,9 @@ def test_f10_a_full_disk_is_answered_at_once_and_costs_nothing_acknowledged(smal
         hog.unlink()
         # A stream that could not write takes nothing more until its server is started again.
         nats.restart()
+        stack.until(
+            lambda: stack.http("GET", "/v1/jobs/kept").status_code == 200, "the gateway is back", 10
+        )
         stack.worker("w1")
         assert stack.complete("kept")["done"] == 200
         assert_right(stack.results("kept"), sent)
