@@ -148,12 +148,12 @@ class FakeNear:
     free: bool = True
     offered: list[bool] = field(default_factory=list)
 
-    def __call__(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> bool:
+    def __call__(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> str:
         self.offered.append(alone)
         reply = self.behaviour(chunk)
         if self.free and isinstance(reply, ChunkReply):
             asyncio.get_running_loop().call_soon(deliver, reply)
-        return self.free
+        return "w1" if self.free else ""
 
 
 def setup(
@@ -208,6 +208,7 @@ async def test_a_silent_worker_of_this_process_is_passed_over_too():
     s = setup({direct("w2"): lambda c: answer("w2", c)}, near=FakeNear(lambda c: None))
     task = asyncio.create_task(s.dispatcher.run(s.work()))
     await asyncio.sleep(0.02)
+    s.fleet.heard("w1", 0)  # it says something and has less to do, but it is known to have this
     s.fleet.heard("w2", 5)
     assert [int(row[0][0]) for row in (await task).rows] == [3]
     assert s.bus.asked == [direct("w2")]

@@ -314,10 +314,11 @@ def test_a_chunk_from_this_process_does_not_wait_where_others_may_be_free(door: 
     assert door.engine.steps[0].batch.seqlens.tolist() == [3, 4], "one batch"
 
 
-def test_a_query_from_this_process_does_not_mind_bulk_that_it_passes(door: Door) -> None:
+def test_a_query_from_this_process_minds_the_device_and_no_bulk_that_waits(door: Door) -> None:
     got: list[ChunkReply] = []
     assert hand(door, got, 300, id="bulk", lane=Lane.BULK, alone=True)
     assert not hand(door, got, 3, id="more", lane=Lane.BULK)
+    assert hand(door, got, 3, id="passes")
     door.loop.run()
     assert not hand(door, got, 3, id="query"), "it is on the device"
 

@@ -274,7 +274,9 @@ class _Run:
             self._sink.put("up", "draining; Ctrl-C again to stop at once")
         for role in _STOP_ORDER:
             group = [keeper for keeper in self._keepers if keeper.spec.role == role]
-            await asyncio.gather(*(keeper.stop(_GRACE_S[role]) for keeper in group))
+            # Two services in one process leave one after the other.
+            grace_s = _GRACE_S[role]
+            await asyncio.gather(*(k.stop(grace_s * k.spec.services) for k in group))
         hard.cancel()
 
     async def _kill_when_asked_twice(self) -> None:

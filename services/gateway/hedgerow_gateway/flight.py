@@ -73,6 +73,7 @@ class Flight:
         self._chunk, self._end_s, self._near = chunk, end_s, near
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[ChunkReply], str] = {}
+        self._avoid: tuple[str, ...] = ()
         self._calls: list[Asked] = []
         self._waiting = False
         self._gone_s = math.inf
@@ -120,11 +121,11 @@ class Flight:
 
     async def _seek(self, sent_s: float, silent_s: float, refused: ChunkReply | None) -> ChunkReply:
         """The second attempt. refused: what the first one came back with; None = nothing yet."""
-        last = refused or _LATE
+        last = refused or _late()
         if refused is not None:
             self._again(refused)
         while self._tasks and (now_s := self._loop.time()) < self._end_s:
-            if not self.retried and now_s >= silent_s and not self._other((), sent_s):
+            if not self.retried and now_s >= silent_s and not self._other(self._avoid, sent_s):
                 self._fleet.look_again(self._model)
                 if self._orphaned(now_s):
                     return _failed(WorkerLostError("the worker that had this is gone"))
@@ -140,7 +141,7 @@ class Flight:
             else:
                 last = reply
                 self._again(reply)
-        return _LATE if self._tasks else last
+        return _late() if self._tasks else last
 
     def _other(self, avoid: Collection[str], since_s: float = 0.0) -> bool:
         """Start the second attempt at another worker; False when there is none."""
@@ -166,7 +167,7 @@ class Flight:
         self._fleet.forget(target)
         self.retried = False
         if not self._tasks:
-            self._other((last.worker,))
+            self._other((*self._avoid, last.worker))
 
     def _orphaned(self, now_s: float) -> bool:
         """True once no worker has served the model for a while."""
@@ -205,8 +206,10 @@ class Flight:
             return None
         call = Awaited[ChunkReply](self._loop)
         alone = len(self._fleet.serving(self._model)) <= 1
-        if not self._near(self._chunk(left_s), call.deliver, alone=alone):
+        worker = self._near(self._chunk(left_s), call.deliver, alone=alone)
+        if not worker:
             return None
+        self._avoid = (worker,)  # known for once: a second attempt is for somebody else
         return call, sent_s
 
     async def _send(self, subject: str) -> tuple[Asked, float] | ChunkReply:
@@ -214,7 +217,7 @@ class Flight:
         sent_s = self._loop.time()
         left_s = self._end_s - sent_s
         if left_s <= 0:
-            return _LATE
+            return _late()
         try:
             call = await self._bus.ask(subject, encode_chunk(self._chunk(left_s)))
         except HedgerowError as error:
@@ -225,7 +228,7 @@ class Flight:
     async def _answer(self, call: Asked, subject: str, sent_s: float) -> ChunkReply:
         """Wait for a call to the very end."""
         answered = await call.wait(max(self._end_s - self._loop.time(), 0.0))
-        return self._read(call, subject, sent_s) if answered else _LATE
+        return self._read(call, subject, sent_s) if answered else _late()
 
     def _read(self, call: Asked, subject: str, sent_s: float) -> ChunkReply:
         try:
@@ -265,4 +268,6 @@ def _failed(error: HedgerowError) -> ChunkReply:
     return ChunkReply("", "", error=error)
 
 
-_LATE = _failed(DeadlineError("no worker answered in time"))
+def _late() -> ChunkReply:
+    # A new one each time: an exception that is raised again and again keeps every frame it saw.
+    return _failed(DeadlineError("no worker answered in time"))

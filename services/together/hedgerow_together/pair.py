@@ -39,20 +39,28 @@ async def serve(
     beginning.cancel()
     if gateway.done():
         return gateway.result()
+    if told.is_set():
+        return await gateway
     worker = asyncio.create_task(service.run())
     await asyncio.wait({gateway, worker}, return_when=asyncio.FIRST_COMPLETED)
     if worker.done():
         _log.info("the worker of this process is gone: its gateway goes, too")
     told.set()
-    left = await gateway
-    service.stop()
-    return await worker or left
+    try:
+        left = await gateway
+    finally:
+        service.stop()
+        await asyncio.wait({worker})
+    return worker.result() or left
 
 
 def _watch_signals(told: asyncio.Event) -> None:
+    asked = asyncio.Event()  # not `told`: that is set, too, when one half ended by itself
+
     def signalled(signum: signal.Signals) -> None:
-        if told.is_set():
+        if asked.is_set():
             os._exit(128 + signum)
+        asked.set()
         _log.info("%s: going down; once more ends at once", signum.name)
         told.set()
 

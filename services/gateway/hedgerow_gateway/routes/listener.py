@@ -23,7 +23,7 @@ from hedgerow_shared.errors import StartupError
 
 _BACKLOG = 1024
 _HANDSHAKE_S = 0.05
-"""How long a handshake that was under way may take to reach the queue."""
+"""How long a handshake that was under way may take to reach the queue; a slower one is reset."""
 _EMPTY_S = 1.0
 """How long the queue may take to empty; a loop that is busy longer resets the rest."""
 _POLL_S = 0.005
