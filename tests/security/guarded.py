@@ -116,7 +116,10 @@ def cluster(folder: Path) -> Cluster:
     # "JetStream cluster new metadata leader: ..." on the followers, "Self is new JetStream cluster
     # metadata leader" on whoever it is.
     while not re.search(r"JetStream cluster (new )?metadata leader", log.read_text()):
-        assert time.monotonic() < end_s, log.read_text()
+        if time.monotonic() > end_s:
+            for server in servers:
+                server.stop()
+            raise AssertionError(log.read_text())
         time.sleep(0.05)
     url = ",".join(f"tls://127.0.0.1:{port}" for port in ports)
     logins = logins_of(url, shared)

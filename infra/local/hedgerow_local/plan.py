@@ -44,9 +44,8 @@ def choose_workers(options: UpOptions, machine: Machine) -> Choice:
         return Choice(gpus, "one per GPU")
     if machine.cores <= 2:
         return Choice(machine.cores, f"one per core ({machine.cores})")
-    return Choice(
-        machine.cores - 1, f"{machine.cores} cores, one left to the gateway and nats-server"
-    )
+    others = "nats-server" if options.together else "the gateway and nats-server"
+    return Choice(machine.cores - 1, f"{machine.cores} cores, one left to {others}")
 
 
 def choose_threads(options: UpOptions) -> Choice:

@@ -158,7 +158,10 @@ class Gateway:
         return int(self._runner.addresses[0][1])
 
     async def drain(self) -> None:
-        """Stop taking work, finish what was taken, close. Lasts at most about `drain_s`."""
+        """Stop taking work, finish what was taken, close.
+
+        What came over the bus and what came over HTTP get `drain_s` each.
+        """
         settings = self._settings
         self._draining = True
         self._front.drain()

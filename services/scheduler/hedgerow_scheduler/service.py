@@ -13,6 +13,7 @@ from typing import Any
 from hedgerow_scheduler.bulk import BulkLane
 from hedgerow_scheduler.canary import Canary, canaries
 from hedgerow_scheduler.facts import describe, facts
+from hedgerow_scheduler.guarded import Guarded
 from hedgerow_scheduler.intake import Intake
 from hedgerow_scheduler.packer import Packer
 from hedgerow_scheduler.ports import Host
@@ -37,27 +38,6 @@ EXIT_ENGINE = 71
 
 _READ_S = 0.1
 _log = logging.getLogger("hedgerow.worker")
-
-
-class Guarded:
-    """The loop for a worker's turns: one that raises has left wrong books behind."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_error: Callable[[Exception], None]
-    ) -> None:
-        self._loop, self._on_error = loop, on_error
-
-    def call_soon(self, callback: Callable[[], object], /) -> object:
-        return self._loop.call_soon(self._run, callback)
-
-    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object:
-        return self._loop.call_soon_threadsafe(self._run, callback)
-
-    def _run(self, callback: Callable[[], object]) -> None:
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001 - whatever it is, this worker is done
-            self._on_error(error)
 
 
 class Service:
@@ -85,13 +65,14 @@ class Service:
         self._show(await asyncio.to_thread(canaries, self._host.engines))
         live = asyncio.create_task(self._live())
         await asyncio.wait({live, self._failed}, return_when=asyncio.FIRST_COMPLETED)
-        if not self._failed.done():
+        if not self._failed.done() and live.exception() is None:
             return live.result()
         live.cancel()
+        # Nobody may go on sending here, though the process may live on for its gateway.
         for bus in self._buses:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bus.close(patience_s=0.0), 2.0)
-        return self._failed.result()
+        return self._failed.result() if self._failed.done() else live.result()
 
     def stop(self) -> None:
         """Drain, then let `run` return."""

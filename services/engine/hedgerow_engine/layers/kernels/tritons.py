@@ -244,8 +244,7 @@ def pool(
         total = tl.full((BLOCK,), float("-inf"), tl.float32)
     else:
         total = tl.zeros((BLOCK,), tl.float32)
-    first = start
-    last = end
+    first, last = start, end
     # The place in its sequence of the first row: a prompt before it keeps its weights.
     offset = start * 0
     if PLACED:
