@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow_gateway.splitter import EMBED, RERANK, ChunkLimits, split
+from hedgerow_gateway.splitter import EMBED, RERANK, ChunkLimits, bulk_limits, split
 
 LENGTHS = st.lists(st.integers(1, 6000), max_size=60)
 WIDTHS = st.integers(1, 100_000)
@@ -55,3 +55,17 @@ def test_chunks_of_known_requests(seqlens, width, limits, expected):
 
 def test_widths_may_differ_by_sequence():
     assert split([1, 1, 1], [60_000, 60_000, 10], EMBED) == [(0, 1), (1, 3)]
+
+
+@given(st.integers(0, 100_000))
+def test_large_requests_go_in_larger_chunks_once_there_are_enough_for_a_fleet(num_seqs):
+    limits = bulk_limits(num_seqs)
+    assert EMBED.sequences <= limits.sequences <= 64
+    assert (limits.tokens, limits.reply_bytes) == (EMBED.tokens, EMBED.reply_bytes)
+    if limits.sequences > EMBED.sequences:
+        assert len(split([1] * num_seqs, 4, limits)) >= 64
+
+
+@pytest.mark.parametrize(("num_seqs", "sequences"), [(1, 8), (575, 8), (1000, 15), (5000, 64)])
+def test_sequences_of_a_chunk_of_known_requests(num_seqs, sequences):
+    assert bulk_limits(num_seqs).sequences == sequences

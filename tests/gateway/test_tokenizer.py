@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer as HfTokenizer
 
+from hedgerow_gateway.pool import INLINE_CHARS, SlicePool
 from hedgerow_gateway.tokenizer import open_tokenizer
 from hedgerow_gateway.tokenizer.assemble import pair_lengths
-from hedgerow_gateway.tokenizer.encoded import from_ids, join
+from hedgerow_gateway.tokenizer.encoded import Encoded, from_ids, join
 from hedgerow_gateway.tokenizer.file import read_file
 from hedgerow_gateway.tokenizer.hf import HfEncoder
 from hedgerow_gateway.tokenizer.prefix import cuttable, prefix_ids, worth_cutting
@@ -41,6 +45,35 @@ def test_ids_are_those_of_the_library_with_its_own_specials(toy_folders, family)
     got = [encoded.batch(i, i + 1, None).input_ids.tolist() for i in range(len(TEXTS))]
     assert got == expected
     assert encoded.used.tolist() == encoded.seen.tolist() == [len(ids) for ids in expected]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_texts_in_several_calls_give_the_ids_of_one(toy_folders, family, monkeypatch):
+    given = []
+    monkeypatch.setattr("hedgerow_gateway.tokenizer.hf.give_way", lambda: given.append(1))
+    texts = [*TEXTS, "", "x" * 9000, *(f"{text} {i}" for i, text in enumerate(TEXTS * 200))]
+    ids, cu = HfEncoder(read_file(read_card(toy_folders[family]))).encode(texts)
+    library = oracle(toy_folders[family])
+    library.encode_special_tokens = True
+    expected = [e.ids for e in library.encode_batch(texts, add_special_tokens=False)]
+    assert [ids[a:b].tolist() for a, b in pairwise(cu.tolist())] == expected
+    assert len(given) >= sum(map(len, texts)) // 4096
+
+
+@pytest.mark.parametrize("count", [1, 2, 60])
+def test_what_is_encoded_on_the_event_loop_never_gives_its_core_away(
+    toy_folders, count, monkeypatch
+):
+    monkeypatch.setattr("hedgerow_gateway.tokenizer.hf.give_way", lambda: pytest.fail("gave way"))
+    monkeypatch.setattr("hedgerow_gateway.pool.give_way", lambda: pytest.fail("gave way"))
+    encoder = HfEncoder(read_file(read_card(toy_folders["wordpiece"])))
+    texts = ["a" * (INLINE_CHARS // count)] * count
+    asyncio.run(SlicePool(1).encode(texts, lambda some: encoded_of(encoder, some)))
+
+
+def encoded_of(encoder: HfEncoder, texts: Sequence[str]) -> Encoded:
+    ids, cu = encoder.encode(texts)
+    return Encoded(ids, cu, np.diff(cu), np.zeros(len(texts), np.bool_))
 
 
 def test_minilm_is_not_cut_or_padded_to_128_by_its_own_file(minilm_card):

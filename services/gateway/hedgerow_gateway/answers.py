@@ -20,8 +20,8 @@ from hedgerow_gateway.tokenizer.encoded import Encoded
 from hedgerow_shared.errors import HedgerowError
 from hedgerow_shared.ragged import Array, Row
 
-_PIECE_BYTES = 128 * 1024
-_REPORTS_PER_PIECE = 1000
+_PIECE_BYTES = 32 * 1024
+_REPORTS_PER_PIECE = 250
 _JSON_BYTES_PER_NUMBER = {"float": 9.0, "base64": 16 / 3}
 
 
@@ -41,7 +41,7 @@ def least_json_bytes(count: int, width: int, encoding: Encoding) -> int:
 
 
 def embed_json(answer: EmbedAnswer) -> Iterator[bytes]:
-    """The OpenAI object plus `hedgerow`, in pieces of about 128 KB."""
+    """The OpenAI object plus `hedgerow`, in pieces of about 32 KB."""
     request, rows = answer.request, answer.rows
     per_row = request.width * (11 if request.encoding == "float" else 6) + 60
     step = max(1, _PIECE_BYTES // per_row)

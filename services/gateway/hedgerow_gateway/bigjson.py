@@ -10,7 +10,6 @@ Whatever does not decode in slices is decoded whole, which also words its errors
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import orjson
 
 from hedgerow_gateway.bodies import decode, without_bom
+from hedgerow_gateway.giveway import breathe
 
 LARGE_BYTES = 512 * 1024
 _SLICE_BYTES = 128 * 1024
@@ -45,7 +45,7 @@ async def _in_slices(data: bytes, key: str, start: int) -> dict[str, Any] | None
         while (comma := _comma(data, start + _SLICE_BYTES)) >= 0:
             items += orjson.loads(b"[" + data[start:comma] + b"]")
             start = comma + 1
-            await asyncio.sleep(0)
+            await breathe()
         after = orjson.loads(b'{"' + ours.encode() + b'":[' + data[start:])
     except orjson.JSONDecodeError:
         return None

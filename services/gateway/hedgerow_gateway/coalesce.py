@@ -19,6 +19,7 @@ import numpy as np
 
 from hedgerow_gateway.cache import Cache
 from hedgerow_gateway.dispatch import Done, Work, one_fingerprint
+from hedgerow_gateway.giveway import MANY, breathe
 from hedgerow_gateway.tokenizer.encoded import Encoded
 from hedgerow_shared.errors import (
     DeadlineError,
@@ -110,7 +111,7 @@ class Coalescer:
         keys = self._keys(work)
         if len(keys) == 1 and not self._cache.limit_bytes and keys[0] not in self._running:
             return await self._lead(work, keys)  # a lone query: what follows is for the others
-        plan = self._plan(work, keys)
+        plan = await self._plan(work, keys)
         if len(plan.mine) == len(keys):
             return await self._lead(work, keys)
         return await self._gather(work, split, plan)
@@ -211,10 +212,12 @@ class Coalescer:
             if self._running.get(key) is shared:
                 del self._running[key]
 
-    def _plan(self, work: Work, keys: Sequence[bytes]) -> _Plan:
+    async def _plan(self, work: Work, keys: Sequence[bytes]) -> _Plan:
         plan = _Plan([None] * len(keys))
         engines = self._engines(work.model) if self._cache.limit_bytes else ()
         for index, key in enumerate(keys):
+            if index % MANY == MANY - 1:
+                await breathe()
             if key in plan.mine:
                 plan.mine[key].append(index)
                 self.counts["repeated"] += 1

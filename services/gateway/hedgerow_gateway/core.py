@@ -14,6 +14,7 @@ from hedgerow_gateway.call import Call
 from hedgerow_gateway.coalesce import Coalescer
 from hedgerow_gateway.dispatch import Done, Work
 from hedgerow_gateway.failures import check_rows
+from hedgerow_gateway.giveway import MANY, breathe
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_gateway.models import Models, ServedModel
 from hedgerow_gateway.pool import SlicePool
@@ -26,7 +27,7 @@ from hedgerow_shared.ragged import Lane, OutputSpec
 QUERY_TOKENS = 8192
 """A larger embed request goes on the bulk lane: it is no query and must not stand before one."""
 
-_TURN_S = 0.001
+_TURN_S = 0.0003
 
 
 class Core:
@@ -142,7 +143,7 @@ class Core:
         call: Call,
     ) -> Done:
         """Have the workers compute one row per sequence. reply_bytes: of one row."""
-        limits = splitter.RERANK if lane is Lane.RERANK else splitter.EMBED
+        limits = _chunk_limits(lane, encoded.num_seqs)
         began_s = perf_counter()
 
         def split(part: Encoded) -> list[tuple[int, int]]:
@@ -159,6 +160,8 @@ class Core:
             trace=call.trace,
             keep_going=call.partial,
         )
+        if encoded.num_seqs > MANY:
+            await breathe()
         truncated = int(encoded.truncated.sum())
         self.metrics.tokens(model.alias, encoded.num_tokens, truncated)
         done = await self._coalescer.run(work, split)
@@ -168,6 +171,12 @@ class Core:
         self.metrics.stage("forward", done.compute_ms / 1e3)
         self.metrics.stage("bus", max(took_s - worker_s, 0.0))
         return done
+
+
+def _chunk_limits(lane: Lane, num_seqs: int) -> splitter.ChunkLimits:
+    if lane is Lane.BULK:
+        return splitter.bulk_limits(num_seqs)
+    return splitter.RERANK if lane is Lane.RERANK else splitter.EMBED
 
 
 def input_path(body: Mapping[str, Any]) -> Callable[[int], str]:
@@ -196,13 +205,13 @@ def check_fit(encoded: Encoded, limit: int, truncate: Truncate, path: Callable[[
 
 
 async def in_turns(pieces: Iterator[bytes]) -> list[bytes]:
-    """Make all pieces, letting others have the loop every millisecond."""
+    """Make all pieces, letting others have the loop every 0.3 ms."""
     made: list[bytes] = []
     began_s = perf_counter()
     for piece in pieces:
         made.append(piece)
         if perf_counter() - began_s > _TURN_S:
-            await asyncio.sleep(0)
+            await breathe()
             began_s = perf_counter()
     return made
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from hedgerow_gateway.giveway import breathe
 from hedgerow_shared.wire import ChunkReply
 
-_LAUNCHES_PER_TURN = 8
+_LAUNCHES_PER_TURN = 2
 
 
 class Gather:
@@ -43,7 +44,7 @@ class Gather:
                 tasks.append(self._launch(span, size))
                 if len(tasks) % _LAUNCHES_PER_TURN == 0:
                     # Encoding hundreds of chunks in one go would keep queries waiting.
-                    await asyncio.sleep(0)
+                    await breathe()
             await self._until(lambda: not self._running)
             return [task.result() for task in tasks]
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from hedgerow_gateway.giveway import breathe, give_way
 from hedgerow_gateway.tokenizer.encoded import Encoded, join
 
 INLINE_CHARS = 2048
@@ -40,17 +41,26 @@ class SlicePool:
             for start, stop in slices(texts):
                 if len(waiting) >= self._threads:
                     parts.append(await waiting.pop(0))
-                job = partial(encode, texts[start:stop])
+                job = partial(_encode, encode, texts[start:stop])
                 waiting.append(loop.run_in_executor(self._pool, job))
             while waiting:
                 parts.append(await waiting.pop(0))
         finally:
             for future in waiting:
                 future.cancel()
-        return join(parts)
+        joined = join(parts)
+        await breathe()
+        return joined
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _encode(encode: Callable[[Sequence[str]], Encoded], texts: Sequence[str]) -> Encoded:
+    """On a thread of the pool: one slice, then a moment for whoever waits for this core."""
+    encoded = encode(texts)
+    give_way()
+    return encoded
 
 
 def slices(texts: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -22,6 +22,18 @@ EMBED = ChunkLimits()
 RERANK = ChunkLimits(tokens=1024)
 
 
+_SHARES = 64
+"""Chunks that a fleet should get of a large request before they grow."""
+_MOST_SEQUENCES = 64
+
+
+def bulk_limits(num_seqs: int) -> ChunkLimits:
+    """Of a request on the bulk lane. Each chunk costs gateway, bus and worker a turn, so
+    thousands of short texts go in fewer ones, once there are enough for every worker."""
+    sequences = max(EMBED.sequences, min(num_seqs // _SHARES, _MOST_SEQUENCES))
+    return ChunkLimits(sequences=sequences)
+
+
 def split(
     seqlens: Sequence[int], reply_bytes: Sequence[int] | int, limits: ChunkLimits
 ) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from hedgerow_gateway.bigjson import LARGE_BYTES, decode_large
 from hedgerow_gateway.bodies import CONTENT_TYPES, Form, decode, encode, form_of
 from hedgerow_gateway.call import Call, read_call, read_ttl
 from hedgerow_gateway.failures import error_body, retry_headers
+from hedgerow_gateway.giveway import breathe
 from hedgerow_gateway.limits import Gate, Pass
 from hedgerow_gateway.metrics import Metrics
 from hedgerow_gateway.routes.reading import BodyReader
@@ -23,6 +24,7 @@ from hedgerow_shared.errors import HedgerowError
 _log = logging.getLogger("hedgerow.http")
 
 _ONE_WRITE_BYTES = 256 * 1024
+_PIECES_PER_TURN = 8
 
 Serve = Callable[[Mapping[str, Any], Call], Awaitable[tuple[str, list[bytes]]]]
 BodyOf = Callable[[web.Request], Mapping[str, Any]]
@@ -109,8 +111,11 @@ class HttpFront:
         response.content_length = size
         self._closing(response)
         await response.prepare(request)
-        for piece in pieces:
+        for i, piece in enumerate(pieces):
             await response.write(piece)
+            # It only waits when megabytes are under way: the loop is not given to others before.
+            if i % _PIECES_PER_TURN == 0:
+                await breathe()
         await response.write_eof()
         return response
 
