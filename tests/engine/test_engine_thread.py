@@ -218,6 +218,24 @@ def test_a_brief_query_runs_on_the_thread_that_asks_and_nothing_else_does(
         engine.step(batch_of(4), Lane.QUERY)
 
 
+class ExpectingExecutor(FakeExecutor):
+    """Counts what it was told to expect."""
+
+    expected = 0
+
+    def expect(self) -> None:
+        self.expected += 1
+
+
+def test_an_executor_with_sleepers_hears_of_each_query_before_it_comes(minilm_folder: Path) -> None:
+    thread, executor = EngineThread(FakeDevice()), ExpectingExecutor()
+    engine = engine_on(thread, executor, minilm_folder)
+    for lane, expected in ((Lane.QUERY, 1), (Lane.BULK, 1), (Lane.RERANK, 2)):
+        engine.step(batch_of(1), lane).result()
+        assert executor.expected == expected
+    thread.close()
+
+
 def test_a_brief_query_never_runs_beside_another_pass_nor_before_an_older_one(
     minilm_folder: Path,
 ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from hedgerow_engine.executor import (
     Brief,
     Executor,
+    Expecting,
     Pass,
     Pending,
     Prioritised,
@@ -57,6 +58,11 @@ class Engine:
         self.card = card
         self.fingerprint = fingerprint
         self._executor = executor
+        # Asking a protocol whether something satisfies it takes ten microseconds each time.
+        self._brief = executor if isinstance(executor, Brief) else None
+        self._expecting = executor if isinstance(executor, Expecting) else None
+        self._stepped = executor if isinstance(executor, Stepped) else None
+        self._prioritised = executor if isinstance(executor, Prioritised) else None
         self._thread = thread
         self._waiter = waiter
         # Bulk passes end in their own order: a query must not wait behind one to be noticed.
@@ -84,10 +90,12 @@ class Engine:
         cannot run (too long, an id it does not have, a task it does not offer) gets its own
         error in the answer; the others run without it.
         """
+        bulk = lane is Lane.BULK
+        if self._expecting is not None and not bulk:
+            self._expecting.expect()
         check(batch)
         lazy = LazyTensor()
         refused = self._refused(batch)
-        bulk = lane is Lane.BULK
 
         def job() -> None:
             self._launch(batch, refused, lazy, bulk)
@@ -97,8 +105,7 @@ class Engine:
         return lazy
 
     def _is_brief(self, batch: RaggedBatch) -> bool:
-        executor = self._executor
-        return isinstance(executor, Brief) and batch.num_tokens <= executor.brief_tokens
+        return self._brief is not None and batch.num_tokens <= self._brief.brief_tokens
 
     def prepare_while_idle(self) -> None:
         """Let an executor that wants to prepare shapes do so while nothing is queued."""
@@ -127,14 +134,15 @@ class Engine:
     def _refused(self, batch: RaggedBatch) -> dict[int, HedgerowError]:
         refused: dict[int, HedgerowError] = {}
         ids, vocab, limit = batch.input_ids, self.card.vocab_size, self.card.max_seq_len
-        seqlens = batch.seqlens
-        if int(ids.max()) >= vocab or int(ids.min()) < 0:
+        # A negative id is a very large one without its sign.
+        if int(ids.view(np.uint32).max()) >= vocab:
             bad = np.logical_or(ids < 0, ids >= vocab)
             for i in np.unique(np.searchsorted(batch.cu_seqlens, np.flatnonzero(bad), "right")):
                 refused[int(i) - 1] = BadInputError(
                     f"a token id is outside this model's 0 to {vocab - 1}"
                 )
-        if int(seqlens.max()) > limit:
+        if batch.longest > limit:
+            seqlens = batch.seqlens
             for i in np.flatnonzero(seqlens > limit):
                 refused[int(i)] = BadInputError(
                     f"{seqlens[i]} tokens are more than this model's {limit}"
@@ -182,15 +190,15 @@ class Engine:
     def _start(self, batch: RaggedBatch, heads: tuple[Task, ...], bulk: bool) -> Pending:
         if not bulk:
             return self._executor.launch(batch, heads)
-        if isinstance(self._executor, Prioritised):
-            return self._executor.launch_bulk(batch, heads)
+        if self._prioritised is not None:
+            return self._prioritised.launch_bulk(batch, heads)
         return self._in_steps(batch) or self._executor.launch(batch, heads)
 
     def _in_steps(self, batch: RaggedBatch) -> Pending | None:
         """Run a bulk batch a layer at a time and let queries through between two layers."""
-        if not isinstance(self._executor, Stepped):
+        if self._stepped is None:
             return None
-        rows = self._executor.begin(batch)
+        rows = self._stepped.begin(batch)
         while not rows.step():
             self._thread.run_urgent()
         return Ready(rows.answer())

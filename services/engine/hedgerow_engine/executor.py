@@ -137,6 +137,15 @@ class Brief(Protocol):
         ...
 
 
+@runtime_checkable
+class Expecting(Protocol):
+    """An executor with threads that sleep between passes."""
+
+    def expect(self) -> None:
+        """A batch of the query or rerank lane comes within some tens of microseconds."""
+        ...
+
+
 BRIEF_S = 0.005
 """What an event loop may spend on one pass. Nothing else is read or answered meanwhile."""
 

@@ -15,10 +15,12 @@ class LazyTensor:
     copy events on a GPU), so they must only hand over: `loop.call_soon_threadsafe`.
     """
 
-    __slots__ = ("_callbacks", "_error", "_event", "_lock", "_on_release", "_output")
+    __slots__ = ("_callbacks", "_done", "_error", "_event", "_lock", "_on_release", "_output")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._done = False
+        # Made by whoever has to wait: a short query is settled before anybody asks.
+        self._event: threading.Event | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._output: StepOutput | None = None
@@ -27,19 +29,20 @@ class LazyTensor:
 
     def done(self) -> bool:
         """True once `result` will not block."""
-        return self._event.is_set()
+        return self._done
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when done, at once if already done."""
         with self._lock:
-            if not self._event.is_set():
+            if not self._done:
                 self._callbacks.append(callback)
                 return
         callback()
 
     def result(self) -> StepOutput:
         """Wait and return the rows; raises what the whole step raised."""
-        self._event.wait()
+        if not self._done:
+            self._wait()
         if self._error is not None:
             raise self._error
         assert self._output is not None, "settled without an answer"
@@ -59,9 +62,19 @@ class LazyTensor:
     ) -> None:
         """Give the answer, or the error of the whole step. Engine side only, exactly once."""
         with self._lock:
-            assert not self._event.is_set(), "a step is settled once"
+            assert not self._done, "a step is settled once"
             self._output, self._error, self._on_release = output, error, on_release
-            self._event.set()
+            self._done = True
+            if self._event is not None:
+                self._event.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def _wait(self) -> None:
+        with self._lock:
+            if self._done:
+                return
+            if self._event is None:
+                self._event = threading.Event()
+        self._event.wait()

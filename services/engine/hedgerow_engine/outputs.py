@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from hedgerow_engine.executor import Floats, Pass
 from hedgerow_shared.errors import BadInputError, HedgerowError, RowError
 from hedgerow_shared.ragged import Array, DType, OutputSpec, RaggedBatch, Row, StepOutput
 
 _TINY = 1e-12
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 def finish(
@@ -89,9 +91,9 @@ def _embed(
     quantized: bool,
 ) -> None:
     assert answer.pooled is not None, "the executor was not asked for embeddings"
+    everything = len(members) == batch.num_seqs
     slices = _row_slices(batch)
-    index = np.concatenate([np.arange(slices[i].start, slices[i].stop) for i in members])
-    everything = index.shape[0] == answer.pooled.shape[0]
+    index = _NO_ROWS if everything else np.concatenate([_rows_of(slices[i]) for i in members])
     pooled = answer.pooled if everything else answer.pooled[index]
     with np.errstate(all="ignore"):
         finite = np.isfinite(pooled.sum(axis=1))
@@ -108,10 +110,10 @@ def _embed(
             else:
                 # After normalising, a model's own integers are gone: int8 needs its scale again.
                 arrays.append(cast(part, dtype, quantized=quantized and not normalize))
-    at = 0
+    at, all_finite = 0, bool(finite.all())
     for i in members:
         width = slices[i].stop - slices[i].start
-        if not finite[at : at + width].all():
+        if not all_finite and not finite[at : at + width].all():
             rows[i] = _not_finite()
         elif width == 1 and not _has_spans(batch, i):
             rows[i] = tuple(a[at] for a in arrays)
@@ -177,6 +179,10 @@ def _row_slices(batch: RaggedBatch) -> list[slice]:
     counts = np.maximum(np.bincount(batch.spans[:, 0], minlength=batch.num_seqs), 1)
     ends = np.cumsum(counts)
     return [slice(int(e - c), int(e)) for e, c in zip(ends, counts, strict=True)]
+
+
+def _rows_of(rows: slice) -> npt.NDArray[np.int64]:
+    return np.arange(rows.start, rows.stop)
 
 
 def _has_spans(batch: RaggedBatch, i: int) -> bool:

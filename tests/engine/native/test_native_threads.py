@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -83,6 +84,51 @@ def test_a_helper_sleeps_when_there_is_no_work_and_wakes_for_the_next_pass(folde
         for _ in range(5):
             _wait_until(lambda: two.helpers_asleep == 1)
             assert np.array_equal(two.run(batch), want)
+    finally:
+        two.close()
+
+
+@needs_two_cores
+def test_a_helper_wakes_before_a_pass_that_is_announced(folder) -> None:
+    two = load(folder, threads=2)
+    try:
+        for _ in range(200):  # a glance may come too late: it sleeps again after a moment
+            _wait_until(lambda: two.helpers_asleep == 1)
+            two.expect()
+            end = time.monotonic() + 0.01
+            while two.helpers_asleep and time.monotonic() < end:
+                pass
+            if not two.helpers_asleep:
+                return
+        pytest.fail("it never woke")
+    finally:
+        two.close()
+
+
+@needs_two_cores
+def test_any_thread_may_bring_a_pass_and_keeps_its_own_cores(folder) -> None:
+    with ThreadPoolExecutor(1) as owner:
+        two = owner.submit(load, folder, threads=2).result()
+        one, cores = load(folder), os.sched_getaffinity(0)
+        try:
+            batch = RaggedBatch.of(_sequences([30]))
+            want = one.run(batch)
+            for _ in range(20):
+                assert np.array_equal(two.run(batch), want)
+                assert np.array_equal(owner.submit(two.run, batch).result(), want)
+            assert os.sched_getaffinity(0) == cores
+            assert owner.submit(os.sched_getaffinity, 0).result() == {separate_cores()[0]}
+        finally:
+            two.close()
+
+
+@needs_two_cores
+def test_short_passes_are_known_with_helpers_too(folder) -> None:
+    two = load(folder, threads=2)
+    try:
+        assert two.brief_tokens == 0
+        two.warm(1.0)
+        assert 0 < two.brief_tokens <= two.pass_tokens
     finally:
         two.close()
 

@@ -37,7 +37,7 @@ MEMBERS = JOBS + 2 * JOB_BYTES
 STOP = -1
 
 _SPINS_BEFORE_YIELD = 20_000
-_SPINS_BEFORE_SLEEP = 2000
+_SPINS_BEFORE_SLEEP = 6000
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 _EVERYONE = (1 << 31) - 1
@@ -121,8 +121,17 @@ def write_dismiss(unit: Unit) -> None:
     k.done()
 
 
+def write_rouse(unit: Unit) -> None:
+    """Export rouse(crew): helpers that sleep look about once more: a pass is near."""
+    k = unit.kernel("rouse", ptrs=1, export=True)
+    crew = k.ptrs[0]
+    with k.when(_load(k, crew + SLEEPERS) > 0):
+        _futex(k, crew + GO, _FUTEX_WAKE_PRIVATE, k.int(_EVERYONE))
+    k.done()
+
+
 def write_helper(unit: Unit, run: RunStages) -> None:
-    """Export helper(model, crew, member): serve jobs until `go` is STOP. Spins for some tens of
+    """Export helper(model, crew, member): serve jobs until `go` is STOP. Spins for some hundred
     microseconds after a job, then sleeps in the kernel."""
     k = unit.kernel("helper", ptrs=2, ints=1, export=True)
     model, crew = k.ptrs

@@ -63,8 +63,8 @@ class NativeExecutor:
         self._crew: Crew | None = None
         if built.threads > 1:
             helper = built.program.function("helper", 3)
-            dismiss = built.program.function("dismiss", 1)
-            self._crew = Crew(helper, dismiss, self._model, built.threads)
+            rouse, dismiss = (built.program.function(name, 1) for name in ("rouse", "dismiss"))
+            self._crew = Crew(helper, rouse, dismiss, self._model, built.threads)
         self._arenas = ArenaPool(built.geometry, built.rung, threads=built.threads)
         self._skip_prompts = not built.card.pooling.include_prompt and not built.card.is_scorer
 
@@ -122,21 +122,25 @@ class NativeExecutor:
         # A negative id is a very large one without its sign.
         if int(batch.input_ids.view(np.uint32).max()) >= self.card.vocab_size:
             raise ValueError(f"a token id is outside 0 to {self.card.vocab_size - 1}")
-        if int(batch.seqlens.max()) > self.card.max_seq_len:
+        if batch.longest > self.card.max_seq_len:
             raise ValueError(f"a sequence is longer than {self.card.max_seq_len} tokens")
         return NativePass(self, batch)
 
+    def expect(self) -> None:
+        """A query is being made ready: waking a helper takes as long as that."""
+        if self._crew is not None:
+            self._crew.rouse()
+
     def warm(self, seconds: float) -> None:
         """Touch weights and arenas; there are no shapes to prepare. And see how long a short
-        query takes here: see `Brief`. Helper threads want one caller, pinned: none is brief."""
+        query takes here: see `Brief`."""
         if seconds <= 0:
             return
         for length in _WARM_LENGTHS:
             self._time(length)
-        if self._crew is None:
-            length = min(_BRIEF_LENGTH, self.card.max_seq_len)
-            took_s = min(self._time(length) for _ in range(3))
-            self.brief_tokens = min(int(length * BRIEF_S / took_s), self.pass_tokens)
+        length = min(_BRIEF_LENGTH, self.card.max_seq_len)
+        took_s = min(self._time(length) for _ in range(3))
+        self.brief_tokens = min(int(length * BRIEF_S / took_s), self.pass_tokens)
 
     def _time(self, length: int) -> float:
         """Seconds of a pass of one sequence."""
@@ -172,10 +176,14 @@ class NativeExecutor:
     def advance(self, arena: Arena, first: int, last: int) -> None:
         """Stages [first, last) of the pass in `arena`: 0 embeds, the last writes the answer."""
         crew = self._crew
-        if crew is not None:
-            crew.pin_caller()
-        crew_address = crew.address if crew is not None else 0
-        self._advance(self._model, arena.frame_address, crew_address, first, last)
+        if crew is None:
+            self._advance(self._model, arena.frame_address, 0, first, last)
+            return
+        cores = crew.enter()
+        try:
+            self._advance(self._model, arena.frame_address, crew.address, first, last)
+        finally:
+            crew.leave(cores)
 
     def prepare(self, batch: RaggedBatch, cut: Cut) -> Arena:
         """An arena whose frame holds everything of a cut but where its rows go."""

@@ -31,7 +31,7 @@ def cut_batch(batch: RaggedBatch, budget: int) -> list[Cut]:
     cu = batch.cu_seqlens
     rows = row_counts(batch)
     if batch.num_tokens <= budget:
-        longest = int(batch.seqlens.max())
+        longest = batch.longest
         num_rows = batch.num_seqs if rows is None else int(rows.sum())
         return [Cut(0, batch.num_seqs, batch.num_tokens, longest, 0, num_rows)]
     cuts: list[Cut] = []

@@ -7,7 +7,13 @@ time, with the same kernels and so the same bytes.
 
 from __future__ import annotations
 
-from hedgerow_engine.native.crew import Phases, write_caller, write_dismiss, write_helper
+from hedgerow_engine.native.crew import (
+    Phases,
+    write_caller,
+    write_dismiss,
+    write_helper,
+    write_rouse,
+)
 from hedgerow_engine.native.embed import embed_sequence
 from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.ir import Function, Int, Kernel, Ptr, Unit
@@ -37,6 +43,7 @@ def write_program(g: Geometry, rung: Rung, *, threads: int) -> Unit:
     if threads > 1:
         write_caller(unit, run)
         write_helper(unit, run)
+        write_rouse(unit)
         write_dismiss(unit)
         return unit
     k = unit.kernel("advance", ptrs=3, ints=2, export=True)
@@ -47,8 +54,8 @@ def write_program(g: Geometry, rung: Rung, *, threads: int) -> Unit:
 
 
 def exports(threads: int) -> tuple[str, ...]:
-    """advance and the packers; for several threads, helper and dismiss too (see `crew`)."""
-    return ("advance", *PACK_EXPORTS, *(("helper", "dismiss") if threads > 1 else ()))
+    """advance and the packers; for several threads, those of `crew` too."""
+    return ("advance", *PACK_EXPORTS, *(("helper", "rouse", "dismiss") if threads > 1 else ()))
 
 
 def can_narrow(g: Geometry, threads: int, num_tokens: int) -> bool:

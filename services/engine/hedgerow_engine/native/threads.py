@@ -56,13 +56,17 @@ def separate_cores() -> list[int]:
 class Crew:
     """The shared block of a program's threads, and the helpers that serve it.
 
-    helper, dismiss: the program's exported functions (model, crew, member) and (crew); the
-        first returns after the second
+    helper, rouse, dismiss: the program's exported functions (model, crew, member), (crew) and
+        (crew); the first returns after the last
+
+    The thread that makes it stays on the first core from its first pass on; any other that
+    brings a pass is put there for its duration.
     """
 
     def __init__(
         self,
         helper: Callable[[int, int, int], None],
+        rouse: Callable[[int], None],
         dismiss: Callable[[int], None],
         model: int,
         threads: int,
@@ -71,8 +75,9 @@ class Crew:
         self._block = memory.take(crew_bytes(threads))
         self.address = address(self._block)
         self._cores = separate_cores()[:threads]
-        self._pinned: set[int] = set()
-        self._helper, self._dismiss, self._model = helper, dismiss, model
+        self._owner, self._owner_pinned = threading.get_ident(), False
+        self._helper, self._rouse, self._dismiss = helper, rouse, dismiss
+        self._model = model
         self._threads = [
             threading.Thread(
                 target=self._serve, args=(member,), name=f"hedgerow-native-{member}", daemon=True
@@ -82,12 +87,25 @@ class Crew:
         for thread in self._threads:
             thread.start()
 
-    def pin_caller(self) -> None:
-        """Put the calling thread on the first core, at its first pass."""
-        me = threading.get_ident()
-        if me not in self._pinned:
-            os.sched_setaffinity(0, {self._cores[0]})
-            self._pinned.add(me)
+    def enter(self) -> set[int] | None:
+        """Put the calling thread on the first core; what is returned goes to `leave`."""
+        if threading.get_ident() != self._owner:
+            cores = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, self._cores[:1])
+            return cores
+        if not self._owner_pinned:
+            os.sched_setaffinity(0, self._cores[:1])
+            self._owner_pinned = True
+        return None
+
+    def leave(self, cores: set[int] | None) -> None:
+        """The calling thread's pass is over."""
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+
+    def rouse(self) -> None:
+        """A pass is near: helpers that sleep should be awake when it comes."""
+        self._rouse(self.address)
 
     def close(self) -> None:
         """Send the helpers home. No pass may be running."""
