@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,6 +163,12 @@ class Stack:
             if time.monotonic() > end_s:
                 raise AssertionError(f"not within {deadline_s} s: {what}\n{self.logs()}")
             time.sleep(0.05)
+
+    def metric(self, name: str) -> float:
+        """The gateway's figure of that name for the model; -1 while there is none."""
+        text = self.http("GET", "/metrics").text
+        found = re.search(rf'^{name}{{model="{MODEL}"}} (\S+)$', text, re.MULTILINE)
+        return float(found[1]) if found else -1.0
 
     def submit(self, job: str, batch: Sequence[Any], **body: Any) -> httpx.Response:
         return self.http("POST", "/v1/bulk", {"job": job, "rows": list(batch), **body})

@@ -13,8 +13,12 @@ import msgpack
 import numpy as np
 import pytest
 
+from hedgerow_gateway.bulk.streams import StreamOptions, stream_configs
 from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus, BusOptions, Message
+from hedgerow_shared.jobs import BulkChunk, encode
+from hedgerow_shared.ragged import Lane, OutputSpec, RaggedBatch
+from hedgerow_shared.wire import Chunk, encode_chunk
 from tests.bulk.bulk_stack import MODEL, Stack, assert_right, rows, vector, word_id
 from tests.nats_fixture import NatsHandle, start_nats_handle
 
@@ -255,6 +259,72 @@ def test_a_row_that_the_engine_refuses_costs_only_itself(make_stack):
     assert_right([r for r in found.values() if r["id"] != "r13"], sent[:13] + sent[14:])
 
 
+def test_rows_for_a_version_that_nobody_serves_any_more_get_an_error_and_the_job_ends(make_stack):
+    stack = make_stack()
+    stack.gateway("g0")
+    old = stack.worker("w0")
+    stack.ready()
+    stack.accepted("upgraded", rows(20, seed=20))
+    stack.until(lambda: stack.status("upgraded")["done"] == 20, "the first part is done")
+    old.kill()
+    stack.accepted("upgraded", rows(30, seed=21), last=True)
+    stack.worker("w1", "--fake-version", "newer", "--bulk-version-wait-s", "2")
+    status = stack.complete("upgraded")
+    assert (status["done"], status["failed"]) == (20, 30)
+    failed = [row for row in stack.results("upgraded") if "error" in row]
+    assert len(failed) == 30
+    assert all("no worker has served version" in row["error"]["message"] for row in failed)
+    assert stack.messages(subjects.STREAM_DEAD) == 4, "each chunk is kept with the reason"
+
+
+def test_a_chunk_under_the_subject_of_another_model_is_put_aside_and_stops_nobody(make_stack):
+    stack = make_stack()
+    stack.gateway("g0")
+    stack.worker("w0")
+    stack.ready()
+    chunk = encode_chunk(
+        Chunk("odd.0", "unknown", Lane.BULK, 1e6, RaggedBatch.of([[5, 6]], OutputSpec()))
+    )
+    body = encode(
+        BulkChunk(
+            job="odd", chunk="0", ids=["a"], seen=np.zeros(1, "<i4").tobytes(), wait_ms=1000,
+            body=chunk,
+        )
+    )  # fmt: skip
+    for data in (body, b"no chunk at all", b"\xc1" * 1000):
+        stack.streams(lambda js, data=data: js.publish(subjects.bulk("tiny", "odd"), data))
+    stack.until(lambda: stack.messages(subjects.STREAM_DEAD) == 3, "they are put aside")
+    stack.until(lambda: stack.messages(subjects.STREAM_BULK) == 0, "they are settled")
+    stack.accepted("after", rows(20), last=True)
+    assert stack.complete("after")["done"] == 20
+
+
+def test_dead_letters_push_out_the_oldest_and_keep_no_worker_from_its_work():
+    configs = {c["name"]: c["discard"] for c in stream_configs(StreamOptions())}
+    assert configs.pop(subjects.STREAM_DEAD) == "old"
+    assert set(configs.values()) == {"new"}
+
+
+def test_a_job_that_began_without_workers_is_bound_to_the_first_engine_it_meets(make_stack):
+    stack = make_stack()
+    stack.gateway("g0")
+    stack.ready("/health/live")
+    assert ":" not in stack.accepted("bound", rows(5))["fingerprint"]
+    old = stack.worker("w0")
+    stack.ready()
+    stack.until(lambda: stack.http("GET", "/v1/models").json()["data"][0]["workers"] == 1, "it")
+    bound = stack.accepted("bound", rows(5, seed=30))["fingerprint"]
+    assert bound.endswith(":fake")
+    old.kill()
+    stack.worker("w1", "--fake-version", "newer")
+    stack.until(lambda: "w1" in stack.joined(), "w1 has joined")
+    stack.until(
+        lambda: stack.submit("bound", rows(5, seed=31)).status_code == 409, "the gateway knows it"
+    )
+    error = stack.submit("bound", rows(5, seed=31)).json()["error"]
+    assert (error["code"], error["param"]) == ("job_conflict", "fingerprint")
+
+
 def test_a_cancelled_job_drops_what_waits_and_takes_no_more(make_stack):
     stack = make_stack()
     stack.gateway("g0")
@@ -263,6 +333,11 @@ def test_a_cancelled_job_drops_what_waits_and_takes_no_more(make_stack):
     stack.accepted("stays", rows(20, seed=11), last=True)
     waiting = 'hedgerow_bulk_chunks_waiting{model="tiny"} 10.0'
     stack.until(lambda: waiting in stack.http("GET", "/metrics").text, "the backlog is shown")
+    # Chunks of 8 rows of 6 words: what an autoscaler divides by what one worker does in a second.
+    stack.until(
+        lambda: stack.metric("hedgerow_bulk_tokens_waiting") == 10 * 8 * 6, "tokens are shown"
+    )
+    assert 0 < stack.metric("hedgerow_bulk_oldest_seconds") < 60
     before = stack.messages(subjects.STREAM_BULK)
     cancelled = stack.http("DELETE", "/v1/jobs/gone").json()
     assert (cancelled["state"], cancelled["submitted"], cancelled["done"]) == ("cancelled", 50, 0)
@@ -273,6 +348,8 @@ def test_a_cancelled_job_drops_what_waits_and_takes_no_more(make_stack):
     stack.worker("w0")
     assert stack.complete("stays")["done"] == 20
     assert stack.status("gone")["done"] == 0
+    for name in ("tokens_waiting", "oldest_seconds"):
+        stack.until(lambda name=name: not stack.metric(f"hedgerow_bulk_{name}"), "nothing waits")
 
 
 def test_a_full_stream_is_answered_503_at_once_and_takes_the_rest_later(make_stack):

@@ -255,13 +255,18 @@ def test_the_undamaged_folder_loads(tmp_path: Path, open_engine: OpenEngine) -> 
     assert open_engine(tiny_bert(tmp_path / "m")).max_seq_len == 64
 
 
-def test_the_fingerprint_depends_on_weights_dtype_and_pooling_only(
+def test_the_fingerprint_depends_on_what_changes_a_number(
     tmp_path: Path, open_engine: OpenEngine
 ) -> None:
     a, b = tiny_bert(tmp_path / "a"), tiny_bert(tmp_path / "b")
     one = open_engine(a).fingerprint
     assert open_engine(b).fingerprint == one
     assert open_engine(b, dtype="bfloat16").fingerprint != one
+    config = json.loads((b / "config.json").read_text())
+    for change, same in (({"_name_or_path": "elsewhere"}, True), ({"layer_norm_eps": 1e-3}, False)):
+        (b / "config.json").write_text(json.dumps(config | change))
+        assert (open_engine(b).fingerprint == one) is same, change
+    (b / "config.json").write_text(json.dumps(config))
     data = bytearray((b / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (b / "model.safetensors").write_bytes(bytes(data))

@@ -20,7 +20,7 @@ import aiohttp
 
 from hedgerow_shared.natsserver import free_port
 from tests.gateway.stack import Stack
-from tests.nats_fixture import start_nats_handle
+from tests.nats_fixture import BinaryNats
 
 
 class Rig(Stack):
@@ -62,11 +62,14 @@ class Rig(Stack):
 
 @contextmanager
 def running_rig(folder: Path, *models: str, extra: str = "", host: str = "") -> Iterator[Rig]:
-    """Starts the bus only. extra: more lines of its configuration."""
+    """Starts the bus only, as a process: tests stop it, and ask its monitoring port. extra: more
+    lines of its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     monitor = free_port()
     lines = f'http: "127.0.0.1:{monitor}"\n{extra}'
-    rig = Rig(folder, start_nats_handle(folder / "nats", extra=lines), list(models))
+    rig = Rig(
+        folder, BinaryNats(folder / "nats", extra=lines, port=0, jetstream=True), list(models)
+    )
     rig.monitor = monitor
     try:
         yield rig

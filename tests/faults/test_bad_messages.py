@@ -7,6 +7,7 @@ import json
 import random
 import socket
 import time
+from collections import Counter
 
 import msgpack
 import nats as nats_py
@@ -17,7 +18,7 @@ from hedgerow_shared import subjects
 from hedgerow_shared.bus import Bus, BusOptions
 from hedgerow_shared.errors import TooLargeError
 from hedgerow_shared.ragged import RaggedBatch
-from hedgerow_shared.wire import Chunk, decode_reply, encode_chunk
+from hedgerow_shared.wire import Chunk, ChunkReply, decode_reply, encode_chunk
 from tests.faults.rig import Load
 from tests.scheduler.worker_process import WorkerProcess
 
@@ -131,6 +132,25 @@ async def flood(bus, system, chunk: bytes, request: bytes, rng, cases: int) -> d
             if code == "silence":
                 print(f"{data!r}: {answer!r}")
     return codes
+
+
+async def test_f8_each_chunk_that_contradicts_itself_is_refused_and_its_neighbour_is_not(rig):
+    system = rig(workers=(QUICK,))
+    bus = await Bus.connect(BusOptions(system.nats.url))
+    good = encode_chunk(Chunk("good", "toy", 0, 5000.0, RaggedBatch.of([[5, 6, 7]])))
+
+    async def reply(data: bytes) -> ChunkReply:
+        message = await bus.request(subjects.chunk("toy"), data, timeout_s=20)
+        return decode_reply(message.data)
+
+    right, codes = (await reply(good)).rows[0][0], Counter[str]()
+    for data in crafted():
+        refused, neighbour = await asyncio.gather(reply(data), reply(good))
+        assert np.array_equal(neighbour.rows[0][0], right)
+        codes[refused.error.code if refused.error else "ok"] += 1
+    # The fake device has no table that an id could be outside of; the real one's test is with it.
+    assert codes == {"invalid_chunk": 22, "ok": 2, "model_not_found": 1, "deadline_exceeded": 1}
+    await bus.close(patience_s=0)
 
 
 async def test_f8_a_connection_that_speaks_nonsense_over_http_is_closed_and_forgotten(rig):

@@ -35,7 +35,7 @@ async def known(system: Rig, count: int, timeout_s: float = 15.0) -> None:
 async def test_f3_one_of_two_workers_is_killed_mid_batch(rig):
     system = rig(workers=(SLOW_BATCH, SLOW_BATCH))
     await known(system, 2)
-    async with Load(system.embed_url, callers=16, ttl_s=20.0) as load:
+    async with Load(system.embed_url, callers=16, ttl_s=1.0) as load:
         await asyncio.sleep(2.0)
         usual_s = p99(load.outcomes)
         assert load.ttl_s >= 2 * usual_s
@@ -44,8 +44,10 @@ async def test_f3_one_of_two_workers_is_killed_mid_batch(rig):
         await asyncio.sleep(0.5)
     assert set(load.statuses) == {200}, load.errors()
     assert len(load.outcomes) > 100
-    # Only what was on it had to be sent again: at most one chunk of each caller.
-    assert 1 <= await asyncio.to_thread(system.metric, "hedgerow_gateway_chunk_retries") <= 16
+    # Only what was on it had to be sent again: at most one chunk of each caller (and what a busy
+    # machine kept waiting for a third of its time).
+    retries = await asyncio.to_thread(system.metric, "hedgerow_gateway_chunk_retries")
+    assert 1 <= retries <= max(16, sum(o.took_s > load.ttl_s / 3 for o in load.outcomes))
 
 
 async def test_the_only_worker_is_killed_and_its_work_goes_to_the_one_that_comes(rig):

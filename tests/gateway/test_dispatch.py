@@ -160,12 +160,13 @@ def setup(
     listeners: dict[str, Behaviour],
     workers: tuple[str, ...] = ("w1", "w2"),
     near: FakeNear | None = None,
+    options: DispatchOptions = OPTIONS,
 ) -> Setup:
     bus = FakeBus(listeners)
     fleet = Fleet(bus, {"m": "g"}, asyncio.get_running_loop().time)
     for worker in workers:
         fleet.workers[worker] = Worker(worker, {"m": None}, 0.0)
-    return Setup(bus, fleet, Dispatcher(bus, fleet, "gw", OPTIONS, near))
+    return Setup(bus, fleet, Dispatcher(bus, fleet, "gw", options, near))
 
 
 def direct(worker: str) -> str:
@@ -335,6 +336,14 @@ async def test_a_first_attempt_leaves_time_for_a_second_however_slow_the_last_on
     for _ in range(50):
         slow.add(60.0)
     assert (await s.dispatcher.run(s.work(ttl_s=1.0))).rows
+
+
+async def test_a_short_deadline_leaves_time_for_a_second_attempt_too():
+    listeners = {GROUP: lambda c: None, direct("w2"): lambda c: answer("w2", c)}
+    s = setup(listeners, options=DispatchOptions())
+    s.bus.alive = {"w2"}
+    for ttl_s in (0.9, 0.3):
+        assert (await s.dispatcher.run(s.work(ttl_s=ttl_s))).rows, ttl_s
 
 
 async def test_a_late_first_answer_still_wins():

@@ -41,6 +41,7 @@ PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
                 "$SRV.>",
                 "$KV.HEDGEROW_JOBS.>",
                 *(f"$JS.API.STREAM.{verb}.{s}" for verb in _VERBS for s in _STREAMS),
+                "$JS.API.STREAM.MSG.GET.HEDGEROW_BULK",
                 "$JS.API.STREAM.MSG.GET.KV_HEDGEROW_JOBS",
                 "$JS.API.DIRECT.GET.KV_HEDGEROW_JOBS.>",
                 "$JS.API.DIRECT.GET.HEDGEROW_RESULT",

@@ -24,6 +24,8 @@ from hedgerow_shared.wire import Chunk, ChunkReply, encode_cancel
 
 _ATTEMPT_SHARE = 1 / 3
 """Of the time a request has left: a silent first attempt must leave room for a second one."""
+_LEAST_ATTEMPT_S = 0.05
+"""Below this the answer to the first attempt is as near as one to a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class Dispatcher:
                 factor=options.attempt_factor,
                 unknown_s=options.attempt_unknown_s,
             ),
-            max(left_s * _ATTEMPT_SHARE, options.attempt_floor_s),
+            max(left_s * _ATTEMPT_SHARE, _LEAST_ATTEMPT_S),
         )
         try:
             reply = await flight.run(attempt_s)

@@ -22,6 +22,7 @@ from hedgerow_shared.wire import Chunk, ChunkReply, encode_reply
 _STORE_S = 5.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 _MAX_REASON = 500
+_REASON_BYTES = 4 * _MAX_REASON + 64
 
 _log = logging.getLogger("hedgerow.bulk")
 
@@ -30,13 +31,14 @@ _log = logging.getLogger("hedgerow.bulk")
 class Item:
     """A bulk chunk from its delivery to its acknowledgement.
 
+    served: the model it is for; None where this worker serves another version of it
     told_s: when the server last heard that it is being worked on
     """
 
     delivery: Delivery
     job: BulkChunk
     chunk: Chunk
-    served: Served
+    served: Served | None
     told_s: float
 
     @property
@@ -49,7 +51,7 @@ class Item:
 
     def reply(self, worker: str, rows: list[Row]) -> ChunkReply:
         """An answer that this worker puts together itself."""
-        fingerprint = self.served.engine.fingerprint
+        fingerprint = "" if self.served is None else self.served.engine.fingerprint
         return ChunkReply(self.chunk.id, worker, rows, fingerprint=fingerprint)
 
 
@@ -88,7 +90,9 @@ class Store:
         )
 
     async def dead(self, subject: str, data: bytes, reason: str) -> None:
-        """Store a dead letter: the chunk as it was, with the reason."""
+        """Store a dead letter: the chunk as it was, with the reason. Of one that fills a message
+        by itself only the beginning: header and reason need room too."""
+        data = data[: self._limit_bytes - _REASON_BYTES]
         headers = {subjects.HEADER_REASON: reason[:_MAX_REASON]}
         await insist(
             lambda: self._js.publish(

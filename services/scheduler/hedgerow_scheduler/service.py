@@ -147,6 +147,7 @@ class Service:
             self._served,
             self._worker,
             limit_tokens=round(2 * self._policy.bulk_pass),
+            version_wait_s=self._settings.bulk_version_wait_s,
             clock=time.monotonic,
         )
 

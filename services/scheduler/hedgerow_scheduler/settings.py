@@ -41,6 +41,7 @@ class Settings(ServiceSettings, frozen=True, kw_only=True):
     bulk_pass_busy_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     bulk_floor: Share = 0.2
     bulk_quiet_s: Seconds = 1.0
+    bulk_version_wait_s: Seconds = 3600.0
     fill: Literal["auto", "on", "off"] = "auto"
     backlog_tokens: Count = 65_536
     depth: Annotated[int, msgspec.Meta(ge=1, le=8)] = 2
@@ -76,6 +77,8 @@ class Settings(ServiceSettings, frozen=True, kw_only=True):
         "bulk_pass_busy_tokens": "the same for bulk while queries come; 0: 256 on a CPU, else 2048",
         "bulk_floor": "share of all tokens that bulk gets while it waits",
         "bulk_quiet_s": "no query for this long counts as quiet",
+        "bulk_version_wait_s": "bulk rows for a version of the model that nobody serves get an "
+        "error after this long",
         "fill": "fill online batches up with bulk: on, off, or auto (on where there is a GPU)",
         "backlog_tokens": "refuse work (429) that would find more than this before it",
         "depth": "batches on the device at once: one runs, the rest are queued",

@@ -136,8 +136,15 @@ class JetStream:
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message of a subject, asked of the stream's leader."""
+        return await self._message(stream, {"last_by_subj": subject})
+
+    async def first(self, stream: str, subject: str) -> Stored | None:
+        """The oldest message of a subject that the stream still has; `*` and `>` may be in it."""
+        return await self._message(stream, {"seq": 1, "next_by_subj": subject})
+
+    async def _message(self, stream: str, which: Mapping[str, Any]) -> Stored | None:
         try:
-            found = await self.call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+            found = await self.call(f"STREAM.MSG.GET.{stream}", which)
         except JetStreamError as error:
             if error.err_code == NO_MESSAGE:
                 return None

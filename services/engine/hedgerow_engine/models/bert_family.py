@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from hedgerow_engine.attention.base import AttentionSpec, ScoreBias
 from hedgerow_engine.layers.ops import Activation, Ops
 from hedgerow_engine.models.base import Head, Model
@@ -20,8 +18,9 @@ from hedgerow_engine.models.bert import (
     Embeddings,
 )
 from hedgerow_engine.models.config import Config
+from hedgerow_engine.models.deberta import disentangled, score_scale
 from hedgerow_engine.models.heads import ClassifierHead, label_step
-from hedgerow_engine.models.relative import BucketBias, DisentangledBias
+from hedgerow_engine.models.relative import BucketBias
 from hedgerow_engine.models.tasks import row_heads
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
@@ -77,7 +76,7 @@ def load_deberta(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     config.only("embedding_size", card.hidden_size)
     if not config.flag("relative_attention"):
         raise config.wrong(("relative_attention",), "true")
-    encoder = _encoder(card, weights, ops, DEBERTA_NAMES, bias=_disentangled)
+    encoder = _encoder(card, weights, ops, DEBERTA_NAMES, bias=disentangled)
     weights.skip("embeddings.position_ids", "lm_predictions.*", "mask_predictions.*")
     activation = config.activation("pooler_hidden_act")
     head = _head(card, weights, ops, ("pooler.dense", activation), "classifier")
@@ -112,7 +111,7 @@ def _encoder(
         for i in range(count)
     ]
     biases = None if bias is None else bias(config, weights, ops)
-    spec = AttentionSpec(heads, heads, head_dim, _scale(config, head_dim))
+    spec = AttentionSpec(heads, heads, head_dim, score_scale(config, head_dim))
     return BertEncoder(embeddings, layers, spec, biases)
 
 
@@ -128,54 +127,3 @@ def _head(
         label_step(weights, ops, last, (card.num_labels, hidden)),
     ]
     return ClassifierHead(steps)
-
-
-def _position_kinds(config: Config) -> set[str]:
-    """DeBERTa's pos_att_type: a list, or one string with bars."""
-    kinds = config.values.get("pos_att_type") or []
-    kinds = [k.strip() for k in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
-    if not isinstance(kinds, list) or any(k not in ("c2p", "p2c", "") for k in kinds):
-        raise config.wrong(("pos_att_type",), "c2p, p2c or both, as a list or with a | between")
-    return set(kinds)
-
-
-def _scale(config: Config, head_dim: int) -> float:
-    """Scores are divided for each kind of position that is added to them."""
-    kinds = _position_kinds(config)
-    return (head_dim * (1 + ("c2p" in kinds) + ("p2c" in kinds))) ** -0.5
-
-
-def _normed(config: Config) -> bool:
-    value = config.get("norm_rel_ebd")
-    if value is not None and not isinstance(value, str):
-        raise config.wrong(("norm_rel_ebd",), "none or layer_norm")
-    return value is not None and "layer_norm" in value.lower()
-
-
-def _disentangled(config: Config, weights: Weights, ops: Ops) -> list[ScoreBias]:
-    heads, head_dim = config.plain_heads()
-    hidden, kinds = config.hidden_size, _position_kinds(config)
-    furthest = config.integer("max_relative_positions", least=-1)
-    furthest = furthest if furthest > 0 else config.integer("max_position_embeddings")
-    buckets = config.integer("position_buckets", least=-1)
-    span = buckets if buckets > 0 else furthest
-    table = ops.table(weights.take("encoder.rel_embeddings.weight", (2 * span, hidden))).float()
-    if _normed(config):
-        eps = config.number("layer_norm_eps", zero=True)
-        table = ops.norm(Block(weights, ops, "encoder.", eps).norm("LayerNorm", hidden), table)
-    shared = config.flag("share_att_key")
-    scale = _scale(config, head_dim)
-
-    def project(prefix: str, name: str) -> Tensor:
-        step = label_step(weights, ops, prefix + name, (hidden, hidden))
-        rows = step(table).view(-1, heads, head_dim).transpose(0, 1) * scale
-        return rows.to(ops.dtype).contiguous()
-
-    biases: list[ScoreBias] = []
-    for i in range(config.layers()):
-        prefix = f"encoder.layer.{i}.attention.self."
-        names = ("key_proj", "query_proj") if shared else ("pos_key_proj", "pos_query_proj")
-        keys = project(prefix, names[0]) if "c2p" in kinds else None
-        queries = project(prefix, names[1]) if "p2c" in kinds else None
-        biases.append(DisentangledBias(keys, queries, span, buckets, furthest))
-    return biases

@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from hedgerow_gateway.bulk.streams import Streams
 from hedgerow_shared import subjects
-from hedgerow_shared.bus.jetstream import JetStream
-from hedgerow_shared.errors import HedgerowError
-from hedgerow_shared.jobs import consumer_name
+from hedgerow_shared.bus.jetstream import JetStream, Stored
+from hedgerow_shared.errors import BadChunkError, HedgerowError
+from hedgerow_shared.jobs import consumer_name, tally_of
 
 _log = logging.getLogger("hedgerow.bulk")
 
@@ -33,7 +33,8 @@ class Backlog(Collector):
         self._js, self._streams, self._aliases = js, streams, aliases
         self._task: asyncio.Task[None] | None = None
         self._counts: dict[str, Mapping[str, int]] = {}
-        self._oldest_s = 0.0
+        self._oldest_s: dict[str, float] = {}
+        self._tokens: dict[str, int] = {}
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._poll())
@@ -49,8 +50,18 @@ class Backlog(Collector):
             for alias, counts in self._counts.items():
                 family.add_metric([alias], counts[key])
             yield family
-        text = "Age of the oldest bulk chunk that is not done, of all models"
-        yield GaugeMetricFamily("hedgerow_bulk_oldest_seconds", text, self._oldest_s)
+        for name, text, values in (
+            ("oldest_seconds", "Age of the oldest bulk chunk that is not done", self._oldest_s),
+            (
+                "tokens_waiting",
+                "Tokens of bulk chunks that are not done, were all as large as the oldest",
+                self._tokens,
+            ),
+        ):
+            family = GaugeMetricFamily(f"hedgerow_bulk_{name}", text, labels=["model"])
+            for alias, value in values.items():
+                family.add_metric([alias], value)
+            yield family
 
     async def _poll(self) -> None:
         while True:
@@ -67,9 +78,19 @@ class Backlog(Collector):
         for alias in self._aliases:
             name = consumer_name(subjects.model_token(alias))
             info = await self._js.call(f"CONSUMER.INFO.{stream}.{name}")
-            self._counts[alias] = {key: int(info.get(key, 0)) for key in _TEXTS}
-        state = (await self._js.stream_info(stream) or {}).get("state") or {}
-        self._oldest_s = age_s(str(state["first_ts"])) if state.get("messages") else 0.0
+            counts = self._counts[alias] = {key: int(info.get(key, 0)) for key in _TEXTS}
+            oldest = await self._js.first(stream, subjects.bulk(alias))
+            self._oldest_s[alias] = 0.0 if oldest is None else age_s(oldest.time)
+            chunks = counts["num_pending"] + counts["num_ack_pending"]
+            self._tokens[alias] = chunks * (0 if oldest is None else _tokens(oldest))
+
+
+def _tokens(chunk: Stored) -> int:
+    """Of one chunk; 0 where somebody else put a message there."""
+    try:
+        return tally_of(chunk.headers).tokens
+    except BadChunkError:
+        return 0
 
 
 def age_s(timestamp: str) -> float:

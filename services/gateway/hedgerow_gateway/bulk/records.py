@@ -61,7 +61,8 @@ class Jobs:
     async def open(self, wanted: Job) -> Job:
         """The job of this id: the one there is, or `wanted`, which is kept then.
 
-        Raises JobConflictError when it is another one, naming what differs.
+        Raises JobConflictError when it is another one, naming what differs. A job that began when
+        nobody knew the engine is bound to the first one that is known.
         """
         entry = await self._bucket.get(_key(wanted.job))
         if entry is None:
@@ -69,8 +70,19 @@ class Jobs:
                 await self._bucket.put(_key(wanted.job), msgspec.json.encode(wanted))
                 return wanted
             except SequenceConflictError:
-                return _same(await self.get(wanted.job), wanted)
-        return _same(_decode(entry), wanted)
+                return await self._bound(await self.get(wanted.job), wanted)
+        return await self._bound(_decode(entry), wanted)
+
+    async def _bound(self, found: Job, wanted: Job) -> Job:
+        found = _same(found, wanted)
+        if ":" in found.fingerprint or ":" not in wanted.fingerprint:
+            return found
+
+        def bind(job: Job) -> Job:
+            known = ":" in job.fingerprint
+            return job if known else msgspec.structs.replace(job, fingerprint=wanted.fingerprint)
+
+        return _same(await self.change(found.job, bind), wanted)
 
     async def change(self, job: str, change: Callable[[Job], Job]) -> Job:
         """Apply `change` to the newest version, however often others are faster."""

@@ -86,7 +86,8 @@ def stream_configs(options: StreamOptions) -> list[dict[str, Any]]:
     return [
         {**queue, "retention": "workqueue"},
         {**results, "allow_direct": True},
-        dead,
+        # The newest reasons are kept: a full stream of them must not keep workers from their work.
+        {**dead, "discard": "old"},
         # What makes a stream a bucket for `nats kv`.
         {**jobs, "allow_direct": True, "max_msgs_per_subject": 1, "allow_rollup_hdrs": True},
     ]
