@@ -11,7 +11,6 @@ and FlashAttention-4 say "absent" where these are not installed. Exit code 1 if 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,13 @@ for folder in (".", "shared", "services/engine"):
 import torch  # noqa: E402
 
 from benchmarks.gpu import correct, speed, suites  # noqa: E402
-from benchmarks.gpu.bench import REHEARSAL, Bench, Sizes, ceilings  # noqa: E402
+from benchmarks.gpu.bench import (  # noqa: E402
+    REHEARSAL,
+    Bench,
+    Sizes,
+    ceilings,
+    driver_version,
+)
 from benchmarks.gpu.shapes import MINILM, QWEN3, TINY_BERT, TINY_QWEN3  # noqa: E402
 from benchmarks.machine import SCRATCH  # noqa: E402
 from benchmarks.rows import table, write  # noqa: E402
@@ -120,6 +125,7 @@ def _card(settings: EngineSettings) -> Bench:
         folder=SCRATCH / "gpu",
         log=_say,
         deadline=0.0,
+        driver=driver_version(),
     )
 
 
@@ -144,20 +150,9 @@ def _rehearsal(settings: EngineSettings, folder: Path) -> Bench:
 
 def _about(bench: Bench) -> str:
     """Card, driver and versions: without them no number means anything."""
-    driver = "none"
-    if bench.on_card:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            driver = subprocess.run(
-                query, capture_output=True, text=True, check=True
-            ).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            driver = "unknown"
     kernels = ", ".join(sorted(bench.installed))
-    return (
-        f"{bench.runtime.name}, driver {driver}, CUDA {torch.version.cuda}, torch "
-        f"{torch.__version__}, fused kernels {bench.fused.name}, attention {kernels}"
-    )
+    packages = ", ".join(f"{name} {version}" for name, version in bench.versions.items())
+    return f"{bench.machine}; {packages}; fused kernels {bench.fused.name}, attention {kernels}"
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.shapes import Shape, write_model
+from benchmarks.machine import machine_line, versions
 from benchmarks.rows import Row, percentiles
 from hedgerow_engine.attention.choose import BackendName
 from hedgerow_engine.device.cuda.device import CudaDevice
@@ -67,6 +69,7 @@ class Bench:
     """One run of the check.
 
     flops_per_s, bytes_per_s: the card's ceilings as measured at the start of this run
+    driver: the version of the card's driver; every row carries it, beside card and packages
     """
 
     runtime: Runtime
@@ -81,6 +84,16 @@ class Bench:
     rows: list[Row] = field(default_factory=list[Row])
     flops_per_s: float = 0.0
     bytes_per_s: float = 0.0
+    driver: str = "none"
+
+    @property
+    def machine(self) -> str:
+        return f"{self.runtime.name}, driver {self.driver}, {machine_line()}"
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        kernels = versions("triton", "flashinfer-python", "flash-attn-4")
+        return {**kernels, "torch": torch.__version__, "cuda": torch.version.cuda or "none"}
 
     @property
     def on_card(self) -> bool:
@@ -94,7 +107,10 @@ class Bench:
 
     def add(self, suite: str, case: str, engine: str, unit: str, samples: int, **more: Any) -> None:
         """One line of the table; shown at once, because a run may be cut short."""
-        row = Row(suite=suite, case=case, engine=engine, unit=unit, samples=samples, **more)
+        where = {"machine": self.machine, "versions": self.versions}
+        row = Row(
+            suite=suite, case=case, engine=engine, unit=unit, samples=samples, **where, **more
+        )
         self.rows.append(row)
         figures = [row.rate, row.p50]
         first = next((f for f in figures if f is not None), 0.0)
@@ -112,18 +128,38 @@ class Bench:
         return min(time.monotonic() + seconds, self.deadline)
 
     @contextmanager
-    def engine(self, shape: Shape, **changes: Any) -> Iterator[Engine]:
-        """A loaded model with its own threads; memory is given back at the end."""
+    def engine(
+        self, shape: Shape, *, only: BackendName | None = None, **changes: Any
+    ) -> Iterator[Engine]:
+        """A loaded model with its own threads; memory is given back at the end.
+
+        only: the attention to use, with nothing but SDPA to fall back on; see `attention_of`
+        """
+        if only is not None:
+            changes["attention"] = only
         settings = replace(self.settings, **changes)
-        device = CudaDevice(
-            self.runtime, settings, self.log, installed=self.installed, fused=self.fused
-        )
+        installed = self.installed if only is None else self.installed & {only, "sdpa"}
+        device = CudaDevice(self.runtime, settings, self.log, installed=installed, fused=self.fused)
         host = EngineHost(device)
         try:
             yield host.load(ModelSpec(alias="m", folder=self.model(shape)), settings, self.log)
         finally:
             host.close()
             self.runtime.trim()
+
+
+def attention_of(engine: Engine) -> str:
+    """The attention kernels an engine really ran, joined by "+"."""
+    return engine._executor.attention  # type: ignore[attr-defined]
+
+
+def driver_version() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip().partition("\n")[0]
 
 
 def random_batch(shape: Shape, seqlens: list[int], seed: int = 0) -> RaggedBatch:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.gpu.bench import Bench, even, pipelined, random_batch, timed, vectors
+from benchmarks.gpu.shapes import Shape
 from benchmarks.rows import percentiles
 from hedgerow_engine import buckets
 from hedgerow_engine.attention.base import AttentionSpec
@@ -20,22 +21,24 @@ from hedgerow_engine.layers.kernels.base import FusedKernels
 from hedgerow_engine.layers.kernels.twins import TorchKernels
 from hedgerow_engine.layers.ops import Norm
 from hedgerow_engine.layers.rotary import RopeParams, Rotary
-from hedgerow_shared.ragged import Lane
+from hedgerow_shared.ragged import Lane, RaggedBatch
 
 
 def captures(bench: Bench) -> None:
-    """Time and memory of one more graph, over many; what `graph_reserve_mb` is judged by."""
+    """Time and memory of one more graph, over many; what `graph_reserve_mb` is judged by.
+
+    Every shape runs eagerly first and torch's own cache is given back, so that what is missing
+    from the card afterwards went to the graphs and their pool.
+    """
     for shape in bench.shapes:
+        batches = [_nth_shape(bench, shape, i) for i in range(bench.sizes.graphs)]
         with bench.engine(shape, graph_inflection=8192) as engine:
-            vectors(engine, random_batch(shape, [8]))
-            before, made = bench.runtime.free_bytes(), engine.stats()
-            for i in range(bench.sizes.graphs):
-                tokens = buckets.cuda_tokens(min(16 + 64 * (i // 2), bench.sizes.budget_tokens))
-                seqlens = even(tokens, min(512, shape.max_tokens))
-                seqlens = seqlens if i % 2 else [n // 2 for n in seqlens for _ in (0, 1)]
-                for _ in range(2):
-                    vectors(engine, random_batch(shape, seqlens))
-            after, stats = bench.runtime.free_bytes(), engine.stats()
+            for batch in batches:
+                vectors(engine, batch)
+            before, made = _free(bench), engine.stats()
+            for batch in batches:
+                vectors(engine, batch)
+            after, stats = _free(bench), engine.stats()
         count = float(stats["graph_captured"]) - float(made["graph_captured"])
         spent = float(stats["graph_capture_ms"]) - float(made["graph_capture_ms"])
         mib = (before - after) / (1 << 20)
@@ -48,6 +51,19 @@ def captures(bench: Bench) -> None:
             rate=spent / max(count, 1),
             extra={"mib_per_graph": mib / max(count, 1), "failed": stats["graph_capture_failed"]},
         )
+
+
+def _nth_shape(bench: Bench, shape: Shape, i: int) -> RaggedBatch:
+    """Batches of ever more tokens, each also cut in twice as many sequences."""
+    tokens = buckets.cuda_tokens(min(16 + 64 * (i // 2), bench.sizes.budget_tokens))
+    seqlens = even(tokens, min(512, shape.max_tokens))
+    return random_batch(shape, seqlens if i % 2 else [n // 2 for n in seqlens for _ in (0, 1)])
+
+
+def _free(bench: Bench) -> int:
+    bench.runtime.settle()
+    bench.runtime.trim()
+    return bench.runtime.free_bytes()
 
 
 def eager_and_replay(bench: Bench) -> None:

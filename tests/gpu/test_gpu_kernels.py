@@ -102,8 +102,8 @@ def test_pool(ours: FusedKernels, width: int, dtype: torch.dtype, mode: Any) -> 
 
 
 def test_float8_is_close_to_bfloat16() -> None:
-    if torch.cuda.get_device_capability() < (8, 9):
-        pytest.skip("this card multiplies no float8")
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("this card multiplies no float8 with a scale for each row")
     weight, x = random(1024, 768).bfloat16(), random(33, 768, seed=1).bfloat16()
     got = Fp8Weight(weight, torch.bfloat16)(x).float()
     exact = x.float() @ weight.float().t()

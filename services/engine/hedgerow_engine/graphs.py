@@ -137,10 +137,12 @@ class GraphRunner(Generic[U]):
         return key in self._graphs
 
     def clear(self) -> None:
-        """Forget every recording."""
+        """Forget every recording and every hit: after running out of memory, shapes that were
+        recorded at their very next hit would fill it again at once."""
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
+        self._seen.clear()
         self._failures.clear()
 
     def _may_capture(self, key: Key, num_tokens: int) -> bool:

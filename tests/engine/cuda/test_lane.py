@@ -283,3 +283,74 @@ def test_a_folder_that_cannot_be_written_is_no_error(open_executor: OpenExecutor
     executor = open_executor(Rehearsal(), graph_hits="/proc/nowhere")
     unit(executor, 20)
     executor.close()
+
+
+def test_a_first_replay_that_fails_drops_the_graph_and_is_answered_eagerly(
+    open_executor: OpenExecutor,
+) -> None:
+    card = Rehearsal()
+    executor = open_executor(card)
+    right = unit(executor, 12)
+    card.failing_replays = 1
+    assert np.array_equal(unit(executor, 12), right)
+    stats = executor.stats()
+    assert stats["graph_capture_failed"] == 1 and stats["graphs"] == 0
+    assert np.array_equal(unit(executor, 12), right)
+    assert executor.stats()["graph_captured"] == 1
+    assert len(executor._urgent.forward.graveyard) == 0
+
+
+def test_after_running_out_of_memory_a_shape_is_not_recorded_at_its_very_next_hit(
+    open_executor: OpenExecutor,
+) -> None:
+    card = Rehearsal()
+    executor = open_executor(card)
+    for _ in range(2):
+        unit(executor, 5)
+    card.failing_launches = 1
+    unit(executor, 60)
+    unit(executor, 5)
+    assert executor.stats()["graph_captured"] == 1
+    unit(executor, 5)
+    assert executor.stats()["graph_captured"] == 2
+
+
+def test_shapes_of_bulk_are_recorded_again_in_the_lane_of_bulk(
+    open_executor: OpenExecutor, tmp_path: Path
+) -> None:
+    first = open_executor(Rehearsal(), graph_hits=str(tmp_path))
+    unit(first, 20)
+    for _ in range(4):
+        first.launch_bulk(batch_of(RNG, 200), ("embed",)).wait()
+    first.close()
+    (file,) = tmp_path.glob("*.json")
+    content = json.loads(file.read_text())
+    assert content["hits"] == [[32, 2, ["embed"], 1]]
+    assert content["bulk"] == [[256, 2, ["embed"], 4]]
+    second = open_executor(Rehearsal(), graph_hits=str(tmp_path))
+    assert [second.warm_next() for _ in range(3)] == [True, True, False]
+    assert second._bulk is not None
+    assert [key.tokens for key in second._bulk.graphs._graphs] == [256]
+    assert [key.tokens for key in second._urgent.graphs._graphs] == [32]
+    second.launch_bulk(batch_of(RNG, 200), ("embed",)).wait()
+    assert second.stats()["graph_replayed"] == 1
+
+
+def test_with_one_stream_the_shapes_of_bulk_are_recorded_there(
+    open_executor: OpenExecutor, tmp_path: Path
+) -> None:
+    first = open_executor(Rehearsal(), graph_hits=str(tmp_path))
+    first.launch_bulk(batch_of(RNG, 200), ("embed",)).wait()
+    first.close()
+    second = open_executor(Rehearsal(), graph_hits=str(tmp_path), priorities=False)
+    assert second.warm_next() and second._bulk is None and len(second._urgent.graphs) == 1
+
+
+def test_an_inflection_point_beyond_what_graphs_are_made_for_is_lowered_and_said(
+    open_executor: OpenExecutor,
+) -> None:
+    log: list[str] = []
+    executor = open_executor(Rehearsal(), log=log, graph_inflection=20000)
+    executor.warm(0.0)
+    assert executor.stats()["graph_inflection_tokens"] == 8192
+    assert sum("20000" in line and "8192 it is" in line for line in log) == 1

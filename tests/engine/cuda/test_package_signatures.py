@@ -199,6 +199,8 @@ def test_torchs_ragged_attention_takes_what_we_call(spec: AttentionSpec) -> None
     inspect.signature(varlen_attn).bind(q, q, q, cu, cu, 16, 16, **named)
     assert named["scale"] == spec.scale
     assert named.get("enable_gqa", False) == (spec.num_heads != spec.num_kv_heads)
+    splits = "num_splits" in inspect.signature(varlen_attn).parameters
+    assert named.get("num_splits") == (1 if splits else None)
 
 
 def test_an_older_torch_without_grouped_heads_is_not_given_that_word() -> None:
@@ -210,6 +212,14 @@ def test_an_older_torch_without_grouped_heads_is_not_given_that_word() -> None:
 
     named = varlen.keywords(varlen_attn, SPECS["qwen3"])
     assert named == {"scale": 0.1, "window_size": (-1, 0)}
+
+
+def test_keys_are_never_split_where_torch_lets_us_say_so() -> None:
+    """A split grid depends on the longest sequence: a row would on its neighbours."""
+
+    def varlen_attn(query, *, scale=None, window_size=(-1, -1), num_splits=None): ...  # type: ignore[no-untyped-def]
+
+    assert varlen.keywords(varlen_attn, SPECS["minilm"])["num_splits"] == 1
 
 
 @pytest.mark.parametrize(
@@ -258,3 +268,19 @@ def test_flashinfers_kernels_are_used_only_where_they_mean_the_same() -> None:
     for a, b in zip(got, want, strict=True):
         assert torch.allclose(a.float(), b.float(), atol=0.02)
     assert isinstance(ours, TritonKernels) and set(GATES) == {"silu", "gelu", "gelu_tanh"}
+
+
+@pytest.mark.kernels
+def test_a_norm_made_where_another_was_freed_keeps_its_own_weight() -> None:
+    """Python gives the id of a freed tensor to the next one."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed here (make test-slow installs it)")
+    from hedgerow_engine.layers.kernels.flashinfer import FlashInferKernels
+
+    ours = FlashInferKernels.__new__(FlashInferKernels)
+    ours._library, ours._weights = Library(), {}
+    x = torch.ones(2, 16, dtype=torch.bfloat16)
+    for value in range(100):
+        norm = Norm(torch.full((16,), float(value)), None, 1e-6, "rms")
+        assert float(ours.norm(x, norm)[0, 0]) == pytest.approx(value, rel=0.02)
+        del norm

@@ -25,10 +25,14 @@ def window_of(spec: AttentionSpec) -> tuple[int, int]:
 def keywords(function: Callable[..., Any], spec: AttentionSpec) -> dict[str, Any]:
     """Arguments of `varlen_attn` for a layer, as far as this torch has them.
 
-    torch 2.11 has no `enable_gqa` (its kernel takes grouped heads without being told).
+    torch 2.11 has no `enable_gqa` (its kernel takes grouped heads without being told). Without
+    `num_splits=1` the kernel may cut the keys by the longest sequence of the bucket, and a row
+    would depend on the batch around it.
     """
     known = inspect.signature(function).parameters
     wanted: dict[str, Any] = {"scale": spec.scale, "window_size": window_of(spec)}
+    if "num_splits" in known:
+        wanted["num_splits"] = 1
     if spec.num_kv_heads != spec.num_heads and "enable_gqa" in known:
         wanted["enable_gqa"] = True
     return wanted

@@ -8,7 +8,7 @@ sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -122,3 +122,17 @@ class Ops(Protocol):
         Each pair is a table [rows, width] and int32 [num_tokens].
         """
         ...
+
+
+@runtime_checkable
+class Narrowing(Protocol):
+    """A device that may multiply in fewer bits than its dtype has."""
+
+    def exact(self) -> Ops:
+        """The same device, every product in its full dtype: for heads."""
+        ...
+
+
+def for_heads(ops: Ops) -> Ops:
+    """`ops` without products in fewer bits than its dtype."""
+    return ops.exact() if isinstance(ops, Narrowing) else ops

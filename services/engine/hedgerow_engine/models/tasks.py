@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hedgerow_engine.layers.ops import Linear, Norm, Ops
+from hedgerow_engine.layers.ops import Linear, Norm, Ops, for_heads
 from hedgerow_engine.models.base import Head, ModelInputs
 from hedgerow_engine.models.config import Config
 from hedgerow_engine.models.heads import EmbedHead, Step, TokenHead, label_step, module_steps
@@ -49,8 +49,8 @@ class SpladeHead:
         if module.config.get("pooling_strategy", "max") != "max":
             raise StartupError(f"{module.folder / 'config.json'}: pooling_strategy must be 'max'")
         self._twice = module.config.get("activation_function") == "log1p_relu"
-        self._ops = ops
-        self._dense, self._norm, self._decoder = _mlm(card, weights, ops)
+        self._ops = for_heads(ops)
+        self._dense, self._norm, self._decoder = _mlm(card, weights, self._ops)
 
     def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
         rows = self._ops.norm(self._norm, self._dense(hidden_states))

@@ -16,7 +16,8 @@ from hedgerow_engine.attention.flashinfer import SCRATCH_BYTES, TABLE_BYTES, Fla
 from hedgerow_engine.attention.lengths import Lengths
 from hedgerow_engine.attention.sdpa import SdpaAttention
 from hedgerow_engine.attention.varlen import VarlenAttention
-from hedgerow_engine.device.cuda.runtime import Runtime
+from hedgerow_engine.device.cuda.runtime import OUT_OF_MEMORY, Runtime
+from hedgerow_engine.graphs import CaptureError
 from hedgerow_engine.staging import Layout
 
 MAX_PLANNED = 2
@@ -83,6 +84,9 @@ class Kernels:
                 kernel = self._make(choice.name, spec, lengths, place)
                 if choice.name != "sdpa" and (spec, choice.name) not in self._said:
                     self._try(spec, choice.name)
+            except OUT_OF_MEMORY:
+                # Says nothing about the backend: graphs go, and the pass is tried again.
+                raise
             except Exception as error:
                 if choice.name == "sdpa":
                     raise
@@ -151,11 +155,15 @@ class Kernels:
 
 
 class KeyAttention:
-    """Satisfies `AttentionBackend` for one key. Kinds of layers are found in the eager pass."""
+    """Satisfies `AttentionBackend` for one key. Kinds of layers are found in the eager pass.
+
+    capturing: a kernel that is bound now would be compiled, tried and planned inside a graph
+    """
 
     def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
         self._kernels, self.lengths = kernels, lengths
         self._bound: dict[AttentionSpec, Kernel] = {}
+        self.capturing = False
 
     def plan(self, layout: Layout) -> None:
         """Plan every bound kernel for the pass whose slot `lengths` points at."""
@@ -167,6 +175,8 @@ class KeyAttention:
     ) -> Tensor:
         kernel = self._bound.get(spec)
         if kernel is None:
+            if self.capturing:
+                raise CaptureError("a kind of attention that no eager pass has run")
             kernel = self._kernels.bind(
                 spec, self.lengths, biased=bias is not None, place=len(self._bound)
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -14,18 +16,21 @@ from hedgerow_engine.device.cuda.attention import Kernels
 from hedgerow_engine.device.cuda.executor import CudaExecutor
 from hedgerow_engine.device.cuda.ops import CudaOps
 from hedgerow_engine.device.cuda.probe import Parts
-from hedgerow_engine.device.cuda.runtime import Runtime
+from hedgerow_engine.device.cuda.runtime import OUT_OF_MEMORY, Runtime
 from hedgerow_engine.layers.kernels.base import FusedKernels
 from hedgerow_engine.layers.kernels.twins import TorchKernels
 from hedgerow_engine.layers.ops import Norm
 from hedgerow_engine.models.registry import load_model
 from hedgerow_engine.settings import EngineSettings
+from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
 Log = Callable[[str], None]
 OLDEST_ARCH = 80
+OLDEST_FP8_ARCH = 90
+OLDEST_FLASHINFER = "0.7.2.post1"
 _WORKING_BYTES = 512 << 20
 
 
@@ -47,6 +52,8 @@ class CudaDevice:
             raise StartupError(
                 f"attention {settings.attention!r}: use auto or one of {', '.join(BACKENDS)}"
             )
+        if settings.fp8:
+            check_fp8(runtime, choose_dtype(settings))
         self._runtime, self._settings, self._log = runtime, settings, log
         self._installed, self._fused = installed, fused
         self.name = runtime.name
@@ -56,6 +63,17 @@ class CudaDevice:
 
     def build(self, card: ModelCard, weights: Weights) -> CudaExecutor:
         """Load one model. Raises StartupError when the card has not the memory."""
+        try:
+            return self._build(card, weights)
+        except OUT_OF_MEMORY as error:
+            self._runtime.trim()
+            raise StartupError(
+                f"{card.folder}: {self.name} ran out of memory while the model was loaded; "
+                f"{self._runtime.free_bytes() >> 20} MiB are free now; free some, take a smaller "
+                "model, or use --device cpu"
+            ) from error
+
+    def _build(self, card: ModelCard, weights: Weights) -> CudaExecutor:
         dtype = choose_dtype(self._settings)
         self._check_memory(card, weights, dtype)
         ops = CudaOps(self._runtime.device, dtype, self._fused, fp8=self._settings.fp8)
@@ -63,6 +81,8 @@ class CudaDevice:
         with torch.device(self._runtime.device):
             model = load_model(card, weights, ops)
         self._runtime.settle()
+        # What loading needed for a moment is of no use to passes, but would look taken.
+        self._runtime.trim()
         kernels = Kernels(
             self._runtime,
             dtype=dtype,
@@ -80,7 +100,8 @@ class CudaDevice:
         self._runtime.settle()
 
     def _check_memory(self, card: ModelCard, weights: Weights, dtype: torch.dtype) -> None:
-        needed = int(weights.num_bytes) + _WORKING_BYTES
+        needed = sum(bytes_on_card(raw, dtype) for raw in weights.tensors) + _WORKING_BYTES
+        self._runtime.trim()
         free = self._runtime.free_bytes()
         if needed > free:
             raise StartupError(
@@ -88,6 +109,14 @@ class CudaDevice:
                 f"and working space), but {self.name} has {free >> 20} MiB free; free some, take "
                 "a smaller model, or use --device cpu"
             )
+
+
+def bytes_on_card(raw: RawTensor, dtype: torch.dtype) -> int:
+    """What a tensor of a file takes once loaded. Embedding tables keep the file's numbers (float64
+    becomes float32), vectors become float32, matrices what they are multiplied in."""
+    if "embed" in raw.name:
+        return raw.data.size * min(raw.data.itemsize, 4)
+    return raw.data.size * (4 if raw.data.ndim < 2 else dtype.itemsize)
 
 
 def choose_dtype(settings: EngineSettings) -> torch.dtype:
@@ -136,18 +165,57 @@ def check_arch(runtime: Runtime, where: str) -> None:
         )
 
 
+def check_fp8(runtime: Runtime, dtype: torch.dtype) -> None:
+    """Raise StartupError where float8 products with a scale for each row do not exist."""
+    if runtime.arch < OLDEST_FP8_ARCH:
+        raise StartupError(
+            f"fp8: {runtime.name} has compute capability {runtime.arch // 10}.{runtime.arch % 10}, "
+            f"float8 products with a scale for each row need {OLDEST_FP8_ARCH // 10}."
+            f"{OLDEST_FP8_ARCH % 10} (Hopper) or newer; use --fp8 off"
+        )
+    if dtype != torch.bfloat16:
+        raise StartupError(
+            f"fp8: float8 products are answered in bfloat16, but {dtype} was asked for; "
+            "use --dtype bfloat16 or auto, or --fp8 off"
+        )
+
+
 def installed_backends(log: Log) -> frozenset[BackendName]:
     """Attention backends whose packages are here. One line for each that is not."""
     found: set[BackendName] = {"sdpa"}
     if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
         found.add("varlen")
-    if importlib.util.find_spec("flashinfer") is not None:
+    missing = flashinfer_missing()
+    if missing is None:
         found |= {"flashinfer_fa3", "flashinfer_fa2"}
     else:
-        log("FlashInfer is not installed: torch's kernels are used; pip install 'hedgerow[cuda]'")
+        log(f"FlashInfer {missing}: torch's kernels are used; pip install -U 'hedgerow[cuda]'")
     if _has_fa4():
         found.add("fa4")
     return frozenset(found)
+
+
+def flashinfer_missing() -> str | None:
+    """Why FlashInfer is not used, or None. Before `OLDEST_FLASHINFER` a graph without split-KV
+    reads stale plan rows."""
+    if importlib.util.find_spec("flashinfer") is None:
+        return "is not installed"
+    try:
+        version = importlib.metadata.version("flashinfer-python")
+    except importlib.metadata.PackageNotFoundError:
+        return f"does not say its version ({OLDEST_FLASHINFER} or newer is needed)"
+    if _release(version) < _release(OLDEST_FLASHINFER):
+        return f"{version} is too old (its graphs are right from {OLDEST_FLASHINFER} on)"
+    return None
+
+
+def _release(version: str) -> tuple[tuple[int, ...], int]:
+    """((0, 7, 2), 1) of "0.7.2.post1"; what comes before a release counts as that release, and a
+    text without a number as older than all."""
+    parts = re.match(r"(\d+(?:\.\d+)*)(?:\.post(\d+))?", version)
+    if parts is None:
+        return (), 0
+    return tuple(map(int, parts[1].split("."))), int(parts[2] or 0)
 
 
 def _has_fa4() -> bool:
@@ -160,7 +228,7 @@ def _has_fa4() -> bool:
 def fused_kernels(device: torch.device, log: Log) -> FusedKernels:
     """FlashInfer over Triton over plain torch: the best that imports, compiles and agrees."""
     candidates: list[Callable[[], FusedKernels]] = [_triton, TorchKernels]
-    if importlib.util.find_spec("flashinfer") is not None:
+    if flashinfer_missing() is None:
         candidates.insert(0, _flashinfer)
     for make in candidates:
         try:

@@ -69,11 +69,11 @@ class CudaStream:
         graph = torch.cuda.CUDAGraph()
         with _no_collector(), torch.cuda.stream(self._stream):
             # thread_local: the waiter thread may query events while we capture.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 work()
             except Exception as error:
-                self._abandon(graph, error)
+                self._abandon(graph)
                 raise CaptureError(_first_line(error)) from error
             try:
                 graph.capture_end()
@@ -95,8 +95,8 @@ class CudaStream:
     def synchronize(self) -> None:
         self._stream.synchronize()
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph, error: Exception) -> None:
-        """End a capture whose work raised, so that the stream runs kernels again."""
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that began badly or whose work raised: the stream runs kernels again."""
         try:
             graph.capture_end()
         except RuntimeError:
@@ -131,10 +131,9 @@ class CudaRuntime:
         return torch.zeros(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def free_bytes(self) -> int:
+        # Not what torch holds idle: most of that lies in the pools of graphs, for their replays.
         free, _ = torch.cuda.mem_get_info(self.device)
-        # Blocks torch holds but does not use are as good as free.
-        held = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return free + held
+        return free
 
     def settle(self) -> None:
         torch.cuda.synchronize(self.device)

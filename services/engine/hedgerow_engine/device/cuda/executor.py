@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from hedgerow_engine import buckets
-from hedgerow_engine.device.cuda.hits import HitFile, hits_folder
+from hedgerow_engine.device.cuda.hits import HitFile, Hits, hits_folder
 from hedgerow_engine.device.cuda.inflection import inflection
 from hedgerow_engine.device.cuda.lane import CudaLane
 from hedgerow_engine.device.cuda.outputs import CudaPending
 from hedgerow_engine.device.cuda.probe import Parts
+from hedgerow_engine.device.cuda.runtime import OUT_OF_MEMORY
 from hedgerow_engine.graphs import Key
 from hedgerow_engine.staging import PAD
+from hedgerow_shared.errors import StartupError
 from hedgerow_shared.ragged import RaggedBatch, Task
 
 _SAVE_EVERY = 2000
@@ -38,7 +40,7 @@ class CudaExecutor:
             (parts.card.folder, parts.card.max_seq_len, self.numerics, parts.runtime.name),
         )
         self._earlier, self._point = self._file.load()
-        self._to_warm = [key for key in self._earlier if set(key.heads) <= self.tasks]
+        self._to_warm = self._hottest_first()
         self._launches = 0
 
     def launch(self, batch: RaggedBatch, heads: tuple[Task, ...]) -> CudaPending:
@@ -46,21 +48,32 @@ class CudaExecutor:
 
     def launch_bulk(self, batch: RaggedBatch, heads: tuple[Task, ...]) -> CudaPending:
         """On the low-priority stream, whose buffers are made at the first bulk batch."""
-        if not self._parts.settings.priorities:
-            return self.launch(batch, heads)
-        if self._bulk is None:
-            limit = self._urgent.graphs.max_tokens
-            self._bulk = CudaLane(self._parts, urgent=False, max_tokens=limit)
-        return self._count(self._bulk.launch(batch, heads))
+        return self._count(self._lane(bulk=True).launch(batch, heads))
+
+    @property
+    def attention(self) -> str:
+        """The attention backends in use, for logs and measurements."""
+        return self._parts.kernels.names
 
     def warm(self, seconds: float) -> None:
-        """Try the kernels, find the inflection point, record the shapes of short queries."""
-        end = time.monotonic() + seconds
+        """Try the kernels, find the inflection point, record the shapes of short queries.
+
+        Raises StartupError when the card has not the memory for one pass.
+        """
+        try:
+            self._warm(time.monotonic() + seconds, measure=seconds > 0)
+        except OUT_OF_MEMORY as error:
+            raise StartupError(
+                f"{self._parts.card.folder}: {self._parts.runtime.name} ran out of memory in the "
+                "first passes; free some, take a smaller model, or use --device cpu"
+            ) from error
+
+    def _warm(self, end: float, *, measure: bool) -> None:
         heads = self._first_head()
         first = self._urgent.launch(RaggedBatch.of([[PAD]]), heads)
         first.wait()
         first.release()
-        self._limit_graphs(heads, measure=seconds > 0)
+        self._limit_graphs(heads, measure=measure)
         for tokens in _QUERY_TOKENS:
             if time.monotonic() < end:
                 self._urgent.warm(Key(tokens, buckets.cuda_slots(1, 1), heads))
@@ -68,7 +81,8 @@ class CudaExecutor:
     def warm_next(self) -> bool:
         """Record the hottest shape that an earlier worker saw and this one did not yet."""
         while self._to_warm:
-            if self._urgent.warm(self._to_warm.pop(0)):
+            key, bulk = self._to_warm.pop(0)
+            if self._lane(bulk=bulk).warm(key):
                 return True
         return False
 
@@ -84,6 +98,22 @@ class CudaExecutor:
         for lane in (self._urgent, self._bulk):
             if lane is not None:
                 lane.close()
+
+    def _lane(self, *, bulk: bool) -> CudaLane:
+        """The lane of such batches. The one for bulk is made when it is first asked for."""
+        if not bulk or not self._parts.settings.priorities:
+            return self._urgent
+        if self._bulk is None:
+            limit = self._urgent.graphs.max_tokens
+            self._bulk = CudaLane(self._parts, urgent=False, max_tokens=limit)
+        return self._bulk
+
+    def _hottest_first(self) -> list[tuple[Key, bool]]:
+        """(key, "was bulk") of what an earlier worker saw and this model offers."""
+        seen = [(n, key, False) for key, n in self._earlier.urgent.items()]
+        seen += [(n, key, True) for key, n in self._earlier.bulk.items()]
+        seen.sort(key=lambda one: -one[0])
+        return [(key, bulk) for _, key, bulk in seen if set(key.heads) <= self.tasks]
 
     def _count(self, pending: CudaPending) -> CudaPending:
         self._launches += 1
@@ -101,6 +131,11 @@ class CudaExecutor:
             self._urgent.limit_graphs(0)
             return
         point = settings.graph_inflection
+        if point is not None and point > highest:
+            self._log(
+                f"--graph-inflection {point} is more than the {highest} tokens that graphs are "
+                f"made for: {highest} it is"
+            )
         if point is None and self._point is None and measure:
             self._point = inflection(lambda t: self._urgent.time(t, heads), highest=highest)
         point = self._point if point is None else point
@@ -110,7 +145,11 @@ class CudaExecutor:
 
     def _save(self) -> None:
         """Counts of this worker, and a share of the earlier ones': old habits fade."""
-        hits = Counter[Key]({key: count // _AGAIN for key, count in self._earlier.items()})
-        for lane in (self._urgent, self._bulk):
-            hits.update({} if lane is None else lane.graphs.hits)
-        self._file.save({k: n for k, n in hits.items() if n > 0}, self._point)
+        urgent = _merged(self._earlier.urgent, self._urgent)
+        self._file.save(Hits(urgent, _merged(self._earlier.bulk, self._bulk)), self._point)
+
+
+def _merged(earlier: Mapping[Key, int], lane: CudaLane | None) -> dict[Key, int]:
+    hits = Counter[Key]({key: count // _AGAIN for key, count in earlier.items()})
+    hits.update({} if lane is None else lane.graphs.hits)
+    return {key: count for key, count in hits.items() if count > 0}

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hedgerow_engine.graphs import Key
 from hedgerow_shared.cachefolder import cache_base
@@ -23,9 +23,16 @@ def hits_folder(setting: str | None) -> Path | None:
     return cache_base() / "graphs"
 
 
+class Hits(NamedTuple):
+    """Counts by key, hottest first: each lane has graphs of its own."""
+
+    urgent: Mapping[Key, int]
+    bulk: Mapping[Key, int]
+
+
 class HitFile:
-    """Counts by key, hottest first, and the measured inflection point. Never an error: a file
-    that cannot be read or written costs a slower first hour.
+    """Counts of each lane and the measured inflection point. Never an error: a file that cannot
+    be read or written costs a slower first hour.
 
     identity: what shapes depend on: the model, its numbers, the card
     """
@@ -34,23 +41,21 @@ class HitFile:
         digest = hashlib.sha256("\n".join(map(str, identity)).encode()).hexdigest()[:24]
         self._file = None if folder is None else folder / f"{digest}.json"
 
-    def load(self) -> tuple[dict[Key, int], int | None]:
-        """(hits by key, hottest first; inflection point or None)."""
+    def load(self) -> tuple[Hits, int | None]:
+        """(hits of each lane; inflection point or None)."""
         try:
             content = json.loads(self._file.read_text("utf-8")) if self._file else {}
-            hits = {_key(entry): int(entry[3]) for entry in content.get("hits", [])}
+            hits = Hits(_counts(content.get("hits", [])), _counts(content.get("bulk", [])))
             point = content.get("inflection")
         except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-            return {}, None
-        ordered = dict(sorted(hits.items(), key=lambda item: -item[1]))
-        return ordered, point if isinstance(point, int) and point > 0 else None
+            return Hits({}, {}), None
+        return hits, point if isinstance(point, int) and point > 0 else None
 
-    def save(self, hits: Mapping[Key, int], inflection: int | None) -> None:
+    def save(self, hits: Hits, inflection: int | None) -> None:
         if self._file is None:
             return
-        hottest = sorted(hits.items(), key=lambda item: -item[1])[:_KEPT]
-        entries = [[k.tokens, k.slots, list(k.heads), count] for k, count in hottest]
-        text = json.dumps({"inflection": inflection, "hits": entries})
+        lanes = {"hits": _entries(hits.urgent), "bulk": _entries(hits.bulk)}
+        text = json.dumps({"inflection": inflection, **lanes})
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
@@ -58,6 +63,16 @@ class HitFile:
             fresh.replace(self._file)
         except OSError:
             return
+
+
+def _counts(entries: list[Any]) -> dict[Key, int]:
+    hits = {_key(entry): int(entry[3]) for entry in entries}
+    return dict(sorted(hits.items(), key=lambda item: -item[1]))
+
+
+def _entries(hits: Mapping[Key, int]) -> list[list[Any]]:
+    hottest = sorted(hits.items(), key=lambda item: -item[1])[:_KEPT]
+    return [[k.tokens, k.slots, list(k.heads), count] for k, count in hottest]
 
 
 def _key(entry: list[Any]) -> Key:

@@ -76,6 +76,10 @@ class CudaOps:
         self.device, self.dtype, self.kernels, self.fp8 = device, dtype, kernels, fp8
         self.fp8_layers = 0
 
+    def exact(self) -> CudaOps:
+        """The same card without float8."""
+        return CudaOps(self.device, self.dtype, self.kernels)
+
     def table(self, raw: RawTensor) -> Tensor:
         rows = wrap(raw).to(self.device)
         # A model without token types has one row; the second half of a pair asks for another.

@@ -58,6 +58,7 @@ class RehearsalGraph:
 
     def replay(self) -> None:
         assert self.alive, "a graph was replayed after its reset"
+        self._stream.check_replay()
         self.queued += 1
 
         def run() -> None:
@@ -116,6 +117,11 @@ class RehearsalStream:
         self._card.captures += 1
         return RehearsalGraph(self, work)
 
+    def check_replay(self) -> None:
+        if self._card.failing_replays:
+            self._card.failing_replays -= 1
+            raise DeviceMemoryError("rehearsed: out of memory in a replay")
+
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         assert target.shape == source.shape, "both sides of a copy have one shape"
         self.push(lambda: _copy(target, source))
@@ -131,7 +137,8 @@ class Rehearsal:
     """Satisfies `Runtime`.
 
     at_once: operations run as they are queued, like a card that is always faster
-    failing_captures, failing_launches: how many of the next ones run out of memory
+    failing_captures, failing_launches, failing_replays: how many of the next ones run out of
+        memory
     free: what `free_bytes` answers
     """
 
@@ -143,6 +150,7 @@ class Rehearsal:
         self.captures = 0
         self.failing_captures = 0
         self.failing_launches = 0
+        self.failing_replays = 0
         self.streams: list[RehearsalStream] = []
 
     def scope(self) -> AbstractContextManager[None]:

@@ -14,6 +14,10 @@ class DeviceMemoryError(Exception):
     """The card had no memory left for an allocation."""
 
 
+OUT_OF_MEMORY = (torch.OutOfMemoryError, DeviceMemoryError)
+"""How that shows: outside of `Stream.launch` as torch's own error."""
+
+
 class Event(Protocol):
     """A mark in a stream."""
 
@@ -107,7 +111,8 @@ class Runtime(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Memory another allocation could still get."""
+        """Memory nobody holds. Blocks that torch keeps for later count as held: a graph's pool
+        cannot take those of another pool. `trim` gives back what can be."""
         ...
 
     def settle(self) -> None:

@@ -26,7 +26,7 @@ class FlashInferKernels(TritonKernels):
         import flashinfer
 
         self._library: Any = flashinfer
-        self._weights: dict[tuple[int, torch.dtype], Tensor | None] = {}
+        self._weights: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor | None]] = {}
 
     def add_norm(
         self, x: Tensor, bias: Tensor | None, residual: Tensor | None, norm: Norm
@@ -57,8 +57,10 @@ class FlashInferKernels(TritonKernels):
         if norm.kind != "rms" or dtype not in _SIXTEEN:
             return None
         key = (id(norm.weight), dtype)
-        if key not in self._weights:
+        kept = self._weights.get(key)
+        # An id may return after its tensor is gone: the weight itself is kept beside, and asked.
+        if kept is None or kept[0] is not norm.weight:
             short = norm.weight.to(dtype)
             same = bool((short.float() == norm.weight).all())
-            self._weights[key] = short if same else None
-        return self._weights[key]
+            kept = self._weights[key] = (norm.weight, short if same else None)
+        return kept[1]
