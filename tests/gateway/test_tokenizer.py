@@ -61,14 +61,22 @@ def test_many_texts_in_several_calls_give_the_ids_of_one(toy_folders, family, mo
 
 
 @pytest.mark.parametrize("count", [1, 2, 60])
-def test_what_is_encoded_on_the_event_loop_never_gives_its_core_away(
+def test_only_what_is_encoded_off_the_event_loop_gives_its_core_away(
     toy_folders, count, monkeypatch
 ):
-    monkeypatch.setattr("hedgerow_gateway.tokenizer.hf.give_way", lambda: pytest.fail("gave way"))
-    monkeypatch.setattr("hedgerow_gateway.pool.give_way", lambda: pytest.fail("gave way"))
+    given: list[int] = []
+    monkeypatch.setattr("hedgerow_gateway.giveway._yield", lambda: given.append(1))
     encoder = HfEncoder(read_file(read_card(toy_folders["wordpiece"])))
     texts = ["a" * (INLINE_CHARS // count)] * count
-    asyncio.run(SlicePool(1).encode(texts, lambda some: encoded_of(encoder, some)))
+    prompted = [f"{'p' * 400} {text}" for text in texts]  # longer than what the pool measured
+
+    async def encode() -> None:
+        await SlicePool(1).encode(texts, lambda some: encoded_of(encoder, prompted[: len(some)]))
+
+    asyncio.run(encode())
+    assert not given
+    asyncio.run(SlicePool(1).encode(["a" * 9000] * 3, lambda some: encoded_of(encoder, some)))
+    assert given
 
 
 def encoded_of(encoder: HfEncoder, texts: Sequence[str]) -> Encoded:

@@ -5,7 +5,8 @@ milliseconds after somebody else became ready. A query crosses five threads on i
 meet such a thread at each of them, so work that takes longer than a fraction of a millisecond
 offers the core again and again. Nothing is lost where nobody waits: half a microsecond.
 
-Never on a query's way: whoever yields to a computing engine gets the core back late.
+Never on an event loop, where queries are: whoever yields to a computing engine gets the core
+back late.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ MANY = 512
 
 
 def _find() -> Callable[[], Any]:
+    """Lets another ready thread have this core."""
     # os.sched_yield keeps the GIL while others run (Python 3.11); a ctypes call does not.
     if sys.platform == "win32":
         return lambda: None
     return ctypes.CDLL(None).sched_yield
 
 
-give_way = _find()
+_yield = _find()
+
+
+def give_way() -> None:
+    """Offer the core, on a thread that runs no event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        _yield()
 
 
 async def breathe() -> None:

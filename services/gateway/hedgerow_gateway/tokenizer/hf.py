@@ -15,8 +15,7 @@ from hedgerow_shared.ragged import TokenIds
 
 _CALL_CHARS = 4096
 """What a call found (a string for each token) is freed in one go with the GIL held: a millisecond
-for a hundred texts, and whoever waits for the GIL or the core gets them only between two calls.
-More than any text that is encoded on the event loop itself."""
+for a hundred texts, and whoever waits for the GIL or the core gets them only between two calls."""
 
 
 class HfEncoder:
