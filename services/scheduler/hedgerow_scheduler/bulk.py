@@ -18,6 +18,7 @@ import numpy as np
 
 from hedgerow_scheduler.batching import cut
 from hedgerow_scheduler.bulk_feed import Feed
+from hedgerow_scheduler.bulk_misfits import Misfits
 from hedgerow_scheduler.bulk_store import Item, Store
 from hedgerow_scheduler.bulk_suspects import Suspects
 from hedgerow_scheduler.intake import Served, find, keep
@@ -44,7 +45,6 @@ _log = logging.getLogger("hedgerow.bulk")
 
 _TICK_S = 0.25
 _POLL_S = 0.005
-_HAND_ON_S = 10.0
 _MAX_HELD = 128
 _MAX_UNSTORED_BYTES = 8 << 20
 _FOREVER = float("inf")
@@ -55,8 +55,7 @@ class BulkLane:
 
     bus: a connection of its own, so that results do not stand before answers to queries
     limit_tokens: nothing is pulled while more than this waits here for the device
-    version_wait_s: how long a chunk for a version of the model that this worker does not serve is
-        handed on to others, before its rows get an error
+    version_wait_s: see Misfits
     """
 
     def __init__(
@@ -71,12 +70,13 @@ class BulkLane:
     ) -> None:
         self._served, self._worker, self._clock = served, worker, clock
         self._limit_tokens = limit_tokens
-        self._version_wait_s = version_wait_s
-        self._hand_on_s = min(_HAND_ON_S, version_wait_s / 4)
         self._counts = worker.figures.counts
         self._reply_bytes = bus.max_message_bytes - 32 * 1024
         js = JetStream(bus)
         self._store = Store(js)
+        self._misfits = Misfits(
+            self._store, self._counts, version_wait_s=version_wait_s, spawn=self._spawn
+        )
         self._suspects = Suspects(
             Bucket(js, subjects.KV_JOBS),
             self._store,
@@ -91,7 +91,6 @@ class BulkLane:
         ]
         self._feed = Feed(pulls, self._room)
         self._held: dict[int, Item] = {}
-        self._buried: set[int] = set()
         self._aside: deque[Item] = deque()
         self._running = 0
         self._unstored_bytes = 0
@@ -167,13 +166,13 @@ class BulkLane:
         try:
             item = self._item(delivery)
         except (BadChunkError, UnknownModelError) as error:
-            self._counts["bulk_unreadable"] += 1
-            if delivery.seq not in self._buried:  # delivered again while it is being stored
-                self._buried.add(delivery.seq)
-                self._spawn(self._bury(delivery, error.message))
+            self._misfits.bury(delivery, error.message)
             return
         if item.served is None:
-            self._leave(item)
+            error = self._misfits.hand_on(item)
+            if error is not None:
+                self._held[delivery.seq] = item
+                self._spawn(self._give_up(item, error))
             return
         self._feed.saw(item.num_tokens)
         self._held[delivery.seq] = item
@@ -196,37 +195,11 @@ class BulkLane:
             served = None
         return Item(delivery, job, chunk, served, self._clock())
 
-    def _leave(self, item: Item) -> None:
-        """A chunk for a version of the model that this worker does not serve: another may."""
-        delivery, version = item.delivery, item.chunk.fingerprint
-        if delivery.attempt * self._hand_on_s < self._version_wait_s:
-            self._counts["bulk_other_version"] += 1
-            _log.warning("bulk: %s: left for others: version %s", delivery.subject, version)
-            delivery.nak(self._hand_on_s)
-            return
-        error = NoWorkerError(
-            f"no worker has served version {version} of {item.chunk.model!r} for "
-            f"{self._version_wait_s:g} s: submit these rows again, in a new job"
-        )
-        self._held[delivery.seq] = item
-        self._spawn(self._give_up(item, error))
-
     async def _give_up(self, item: Item, error: HedgerowError) -> None:
         """Every row gets the error, and the chunk is kept where somebody may look at it."""
-        _log.error("bulk: job %s chunk %s: %s", item.job.job, item.job.chunk, error.message)
-        subject = subjects.dead(item.chunk.model, item.job.job, item.job.chunk)
-        await self._store.dead(subject, item.delivery.data, error.message)
+        await self._store.keep(item, error.message)
         rows: list[Row] = [error] * item.num_seqs
         await self._settle(item, item.reply(self._worker.id, rows))
-
-    async def _bury(self, delivery: Delivery, reason: str) -> None:
-        """A message that is no chunk: no worker will ever make anything of it."""
-        _log.error("bulk: %s message %d: %s", delivery.subject, delivery.seq, reason)
-        _, _, model, job = delivery.subject.split(".", 3)
-        subject = subjects.dead(model, job, f"message-{delivery.seq}")
-        await self._store.dead(subject, delivery.data, reason)
-        delivery.ack()
-        self._buried.discard(delivery.seq)
 
     def _start(self, item: Item) -> None:
         self._running += 1

@@ -100,6 +100,13 @@ class Store:
             )
         )
 
+    async def keep(self, item: Item, reason: str) -> None:
+        """Store a chunk that was given up as a dead letter."""
+        job = item.job
+        _log.error("bulk: job %s chunk %s: %s", job.job, job.chunk, reason)
+        subject = subjects.dead(item.chunk.model, job.job, job.chunk)
+        await self.dead(subject, item.delivery.data, reason)
+
     def _encode(self, item: Item, reply: ChunkReply) -> bytes:
         job, bounds = item.job, item.chunk.batch.cu_seqlens.tolist()
         used = np.array([stop - start for start, stop in pairwise(bounds)], "<i4")

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from hedgerow_scheduler import bulk_attempts
 from hedgerow_scheduler.bulk_attempts import STRIKES, Attempt
 from hedgerow_scheduler.bulk_store import Item, Store
-from hedgerow_shared import subjects
 from hedgerow_shared.bus.jetstream import SequenceConflictError
 from hedgerow_shared.bus.jetstream_kv import Bucket
 from hedgerow_shared.errors import (
@@ -95,10 +94,7 @@ class Suspects:
         if given_up:
             names = ", ".join(repr(item.job.ids[row]) for row in given_up)
             reason = f"{STRIKES} workers died on row {names} while it ran alone"
-            _log.error("bulk: job %s chunk %s: %s", item.job.job, item.job.chunk, reason)
-            job = item.job
-            subject = subjects.dead(item.chunk.model, job.job, job.chunk)
-            await self._store.dead(subject, item.delivery.data, reason)
+            await self._store.keep(item, reason)
         await note.write(note.attempt.ended())
         return rows
 
