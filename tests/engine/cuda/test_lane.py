@@ -164,18 +164,20 @@ def test_short_memory_lets_the_oldest_graph_go_one_at_a_time(open_executor: Open
     assert executor.stats()["graph_captured"] == 4
 
 
-def test_out_of_memory_in_a_capture_is_answered_eagerly_and_counted(
-    open_executor: OpenExecutor,
+@pytest.mark.parametrize("failing", ["failing_captures", "failing_replays"])
+def test_a_capture_or_first_replay_that_fails_is_answered_eagerly_and_counted(
+    open_executor: OpenExecutor, failing: str
 ) -> None:
     card = Rehearsal()
     executor = open_executor(card)
     right = unit(executor, 12)
-    card.failing_captures = 1
+    setattr(card, failing, 1)
     assert np.array_equal(unit(executor, 12), right)
     stats = executor.stats()
     assert stats["graph_capture_failed"] == 1 and stats["graphs"] == 0
     assert np.array_equal(unit(executor, 12), right)
     assert executor.stats()["graph_captured"] == 1
+    assert len(executor._urgent.forward.graveyard) == 0
 
 
 def test_a_shape_that_keeps_failing_is_left_alone_until_memory_comes_free(
@@ -283,21 +285,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(open_executor: OpenExecutor
     executor = open_executor(Rehearsal(), graph_hits="/proc/nowhere")
     unit(executor, 20)
     executor.close()
-
-
-def test_a_first_replay_that_fails_drops_the_graph_and_is_answered_eagerly(
-    open_executor: OpenExecutor,
-) -> None:
-    card = Rehearsal()
-    executor = open_executor(card)
-    right = unit(executor, 12)
-    card.failing_replays = 1
-    assert np.array_equal(unit(executor, 12), right)
-    stats = executor.stats()
-    assert stats["graph_capture_failed"] == 1 and stats["graphs"] == 0
-    assert np.array_equal(unit(executor, 12), right)
-    assert executor.stats()["graph_captured"] == 1
-    assert len(executor._urgent.forward.graveyard) == 0
 
 
 def test_after_running_out_of_memory_a_shape_is_not_recorded_at_its_very_next_hit(
