@@ -155,7 +155,9 @@ class Service:
         """What this worker announces of its models from now on, and compares with others."""
         entries = {a: Entry(self._models[a].fingerprint, canary) for a, canary in shown.items()}
         mixed = self._settings.allow_mixed_fleet
-        self._roll_call = RollCall(self._bus, self._id, entries, allow_mixed=mixed)
+        self._roll_call = RollCall(
+            self._bus, self._id, entries, allow_mixed=mixed, on_late=self._not_alike
+        )
         engines = self._host.engines
         self._models = {a: describe(engines[a], canary) for a, canary in shown.items()}
         self._micro.metadata = fleet.metadata(self._id, self._models)
@@ -171,12 +173,13 @@ class Service:
         await self._stop.wait()
         code = await self._drain()
         ticking.cancel()
+        if self._roll_call.reason:
+            raise StartupError(self._roll_call.reason)
         return code
 
     async def _join(self) -> None:
         try:
             await self._roll_call.check()
-            self._roll_call.serving = True
             for alias in self._models:
                 await self._listen(subjects.worker_chunk(self._id, alias))
             for alias in self._models:
@@ -210,6 +213,7 @@ class Service:
         _log.info("draining: %d tokens to go", self._worker.backlog_tokens())
         end_s = time.monotonic() + self._settings.drain_s
         self._serving = False
+        self._roll_call.close()
         if self._bulk is not None:
             await self._bulk.stop_pulling()
         with contextlib.suppress(RetryableError):
@@ -267,6 +271,10 @@ class Service:
     def _drain_asked(self, message: Message) -> None:
         del message
         _log.info("asked to drain over the bus")
+        self._stop.set()
+
+    def _not_alike(self) -> None:
+        _log.error("worker %s leaves again: %s", self._id, self._roll_call.reason)
         self._stop.set()
 
     def _bus_closed(self) -> None:
