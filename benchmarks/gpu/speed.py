@@ -172,6 +172,7 @@ def kernels(bench: Bench) -> None:
         "SwiGLU": lambda k: k.gated(wide, "silu"),
         "head norm + rotary": lambda k: k.norm_rope(heads, rotation, head_norm),
         "pool + unit + int8 + bits": lambda k: k.pool(x, starts, ends, "mean"),
+        "max over tokens": lambda k: k.reduce(x, starts, ends, "max"),
     }
     with torch.inference_mode():
         for name, work in todo.items():

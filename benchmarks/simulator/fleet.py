@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarks.simulator.clock import Clock
 from benchmarks.simulator.device import Device, DeviceModel
-from hedgerow_gateway.splitter import EMBED, RERANK, ChunkLimits, split
+from hedgerow_gateway.splitter import EMBED, RERANK, ChunkLimits, bulk_limits, split
 from hedgerow_scheduler.packer import LANES, Packed, Packer, Policy, Waiting
 from hedgerow_shared.ragged import Lane
 
@@ -49,6 +49,7 @@ class Dispatch:
     lanes: queries before bulk in the packer; else both share one first-come queue
     pull: bulk is pulled by workers that hold less than two passes of it
     window_tokens: of one bulk request in flight for each worker (0: all of it at once)
+    large_limits: of a bulk request with a window, by its number of sequences
     """
 
     name: str
@@ -59,6 +60,7 @@ class Dispatch:
     limits: ChunkLimits = EMBED
     rerank_limits: ChunkLimits = RERANK
     window_tokens: int = 0
+    large_limits: Callable[[int], ChunkLimits] = bulk_limits
 
 
 class Worker:
@@ -170,6 +172,8 @@ class Fleet:
         limits = self.dispatch.limits
         if request.lane is Lane.RERANK:
             limits = self.dispatch.rerank_limits
+        elif request.lane is Lane.BULK and self.dispatch.window_tokens:
+            limits = self.dispatch.large_limits(len(request.seqlens))
         spans = split(request.seqlens, 0, limits)
         request.pending = len(spans)
         chunks = deque(self._chunk(request, *span) for span in spans)

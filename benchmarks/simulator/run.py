@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from benchmarks.harness import say
 from benchmarks.rows import Row, percentiles
@@ -18,11 +19,13 @@ from benchmarks.simulator.traffic import (
     BULK_DOCUMENTS,
     DOCUMENT_TOKENS,
     QUERY_TOKENS,
+    SHORT_TEXTS,
+    SHORT_TOKENS,
     Callers,
     Seen,
 )
 from benchmarks.simulator.write import write_docs
-from hedgerow_gateway.splitter import EMBED, ChunkLimits
+from hedgerow_gateway.splitter import EMBED, ChunkLimits, bulk_limits
 from hedgerow_scheduler.packer import Policy
 from hedgerow_shared.ragged import Lane
 
@@ -57,6 +60,7 @@ def run(*, quick: bool) -> list[Row]:
         ("depth", depth_table),
         ("pass size", pass_table),
         ("re-index on CPU", cpu_table),
+        ("large requests of short texts", short_texts_table),
     )
     rows: list[Row] = []
     for name, table in tables:
@@ -190,6 +194,29 @@ def cpu_table(quick: bool) -> list[Row]:
             name = f"overtaking {overtaking}, busy pass {busy} tokens"
             rows.append(_row("re-index: 2 CPU workers", name, seen, {"bulk kept": kept}))
     return rows
+
+
+def short_texts_table(quick: bool) -> list[Row]:
+    """Queries beside one large request after the other: does its chunk size cost them anything?"""
+    ours = bulk_limits(SHORT_TEXTS).sequences
+    rows: list[Row] = []
+    for sequences in (ours,) if quick else (8, 32, ours, 256):
+        dispatch = replace(WINDOW, large_limits=partial(_fixed, sequences))
+        clock, seen = Clock(), Seen(warm_s=1.0)
+        fleet = Fleet(clock, dispatch, workers=2, model=CPU, policy=CPU_POLICY)
+        callers = Callers(clock, fleet, seen, seed=3)
+        callers.saturate(Lane.BULK, SHORT_TEXTS, SHORT_TOKENS, in_flight=1)
+        callers.poisson(Lane.QUERY, 1, QUERY_TOKENS, 0.10 * 2 * CPU.tokens_per_s / QUERY_TOKENS)
+        clock.run(6.0 if quick else 61.0)
+        mine = " (ours)" if sequences == ours else ""
+        case = f"one request of {SHORT_TEXTS:,} x {SHORT_TOKENS} at a time: 2 CPU workers"
+        rows.append(_row(case, f"{sequences} sequences a chunk{mine}", seen))
+    return rows
+
+
+def _fixed(sequences: int, num_seqs: int) -> ChunkLimits:
+    del num_seqs
+    return ChunkLimits(sequences=sequences)
 
 
 def _row(case: str, name: str, seen: Seen, extra: dict[str, float] | None = None) -> Row:

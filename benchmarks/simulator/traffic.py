@@ -12,6 +12,7 @@ from hedgerow_shared.ragged import Lane
 QUERY_TOKENS = 16
 DOCUMENT_TOKENS = 512
 BULK_DOCUMENTS = 100
+SHORT_TEXTS, SHORT_TOKENS = 5000, 20
 
 
 @dataclass(slots=True)

@@ -101,6 +101,18 @@ def test_pool(ours: FusedKernels, width: int, dtype: torch.dtype, mode: Any) -> 
     assert all(not t[4].any() for t in got)
 
 
+@both
+@pytest.mark.parametrize("width", [384, 30522])
+@pytest.mark.parametrize("mode", ["mean", "max", "cls", "lasttoken", "weightedmean"])
+def test_reduce(ours: FusedKernels, width: int, dtype: torch.dtype, mode: Any) -> None:
+    x = random(700, width).to(dtype)
+    starts = torch.tensor([0, 1, 40, 700], dtype=torch.int32, device="cuda")
+    ends = torch.tensor([1, 40, 700, 700], dtype=torch.int32, device="cuda")
+    got = ours.reduce(x, starts, ends, mode)
+    same(got, TWIN.reduce(x, starts, ends, mode))
+    assert not got[3].any()
+
+
 def test_float8_is_close_to_bfloat16() -> None:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("this card multiplies no float8 with a scale for each row")

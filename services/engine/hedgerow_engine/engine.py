@@ -179,7 +179,7 @@ class Engine:
         c.tokens += part.num_tokens
 
         def wait() -> None:
-            self._collect(part, kept, refused, pending, lazy)
+            self._collect(part, kept, refused, pending, lazy, bulk)
 
         waiter = self._bulk_waiter if bulk else self._waiter
         if waiter is None:
@@ -210,6 +210,7 @@ class Engine:
         refused: dict[int, HedgerowError],
         pending: Pending,
         lazy: LazyTensor,
+        bulk: bool,
     ) -> None:
         def done(output: StepOutput) -> None:
             self._settle(lazy, output if kept is None else with_refused(output, kept, refused))
@@ -229,7 +230,7 @@ class Engine:
             return
         self._counters.batches_isolated += 1
         logger.warning("a batch of %d held a number that is not finite: one by one", batch.num_seqs)
-        self._one_by_one(batch, [], done, lazy)
+        self._one_by_one(batch, [], done, lazy, bulk)
 
     def _finish(self, batch: RaggedBatch, answer: Pass) -> StepOutput:
         return finish(batch, answer, normalize=self.card.normalize, quantized=self._quantized)
@@ -240,16 +241,18 @@ class Engine:
         rows: list[Row],
         done: Callable[[StepOutput], None],
         lazy: LazyTensor,
+        bulk: bool,
     ) -> None:
         """Run each sequence alone, one at a time: on a GPU a NaN reaches its neighbours' rows
-        through whole tiles, so only a lone run says whose it is."""
+        through whole tiles, so only a lone run says whose it is. Whatever came meanwhile in the
+        same lane has its turn between two of them."""
         if len(rows) == batch.num_seqs:
             done(StepOutput(rows))
             return
         others = dict.fromkeys(set(range(batch.num_seqs)) - {len(rows)}, RowError("left out"))
         alone, _ = without(batch, dict(others))
         assert alone is not None, "one sequence stays"
-        waiter = self._bulk_waiter
+        waiter = self._bulk_waiter if bulk else self._waiter
         assert waiter is not None, "only devices that answer later come here"
 
         def collect(pending: Pending) -> None:
@@ -260,18 +263,18 @@ class Engine:
                 return
             finally:
                 pending.release()
-            self._one_by_one(batch, rows, done, lazy)
+            self._one_by_one(batch, rows, done, lazy, bulk)
 
         def launch() -> None:
             try:
-                pending = self._start(alone, heads_of(alone), True)
+                pending = self._start(alone, heads_of(alone), bulk)
             except Exception as error:  # noqa: BLE001 - becomes the answer of this step
                 self._fail(lazy, error)
                 return
             waiter(lambda: collect(pending))
 
         try:
-            self._thread.submit(launch, bulk=True)
+            self._thread.submit(launch, bulk=bulk)
         except HedgerowError as error:
             self._fail(lazy, error)
 

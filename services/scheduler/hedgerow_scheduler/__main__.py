@@ -82,6 +82,8 @@ def _open_engines(
         threads=settings.threads,
         cpu_executor=settings.cpu_executor,
         graph_cache=settings.graph_cache,
+        graph_max_tokens=settings.graph_max_tokens,
+        graph_reserve_mb=settings.graph_reserve_mb,
         graph_inflection=None if settings.graph_inflection < 0 else settings.graph_inflection,
         depth=settings.depth,
         attention=settings.attention,

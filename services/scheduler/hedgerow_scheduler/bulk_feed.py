@@ -19,7 +19,8 @@ _SMOOTHING = 1 / 16
 class Feed:
     """One loop per model. room: tokens that may be pulled now; 0 or less: none.
 
-    How many chunks that is, is guessed from the size of those that came lately.
+    How many chunks that is, is guessed from the size of those that came lately. Each model asks
+    for its share of the room, so that what is on the way fits together, too.
     """
 
     def __init__(self, pulls: Sequence[Pull], room: Callable[[], float]) -> None:
@@ -61,7 +62,8 @@ class Feed:
             if room <= 0:
                 await self._until_room()
                 continue
-            batch = min(max(round(room / self._tokens_per_chunk), 1), _MAX_BATCH)
+            share = room / len(self._pulls)
+            batch = min(max(round(share / self._tokens_per_chunk), 1), _MAX_BATCH)
             why = await pull.fetch(batch, expires_s=FETCH_S)
             if why in ("503", "409"):
                 await asyncio.sleep(_AWAY_S)

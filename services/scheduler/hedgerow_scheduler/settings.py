@@ -30,7 +30,9 @@ class Settings(ServiceSettings, frozen=True, kw_only=True):
     threads: Count = 1
     cpu_executor: Literal["auto", "native", "packed"] = "auto"
     graph_cache: Count = 256
+    graph_max_tokens: Count = 8192
     graph_inflection: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    graph_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 1024
     attention: str = "auto"
     priorities: Literal["on", "off"] = "on"
     fp8: Literal["on", "off"] = "off"
@@ -66,7 +68,9 @@ class Settings(ServiceSettings, frozen=True, kw_only=True):
         "threads": "threads of the CPU engine",
         "cpu_executor": "auto, native (generated kernels) or packed (torch)",
         "graph_cache": "captured shapes kept, least recently used dropped first",
+        "graph_max_tokens": "passes of more tokens never run as a graph",
         "graph_inflection": "GPU: passes of more tokens run without a graph; -1: measure it",
+        "graph_reserve_mb": "GPU: memory that graphs leave free; short of it the oldest one goes",
         "attention": "GPU: auto, or the kernel to try first: flashinfer_fa3, flashinfer_fa2, fa4, "
         "varlen, sdpa",
         "priorities": "GPU: bulk on a stream of its own that queries overtake: on or off",

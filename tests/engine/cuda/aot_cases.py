@@ -67,6 +67,20 @@ _case(
     8,
 )
 _case(
+    "pool last 4096",
+    tritons.pool,
+    "BJJJFFQUiii",
+    {"MODE": "lasttoken", "PLACED": False, "ROWS": 4, "BLOCK": 4096},
+    8,
+)
+for mode in ("max", "cls", "mean"):
+    _case(
+        f"reduce {mode}, any width",
+        tritons.reduce,
+        "BJJJFii",
+        {"MODE": mode, "PLACED": False, "ROWS": 8, "BLOCK": 512},
+    )
+_case(
     "bias_activation gelu",
     tritons.bias_activation,
     "BFBii",

@@ -6,6 +6,8 @@ Not collected by name: TRITON_INTERPRET must be set before Triton is imported, s
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -124,6 +126,26 @@ def test_pool(width: int, dtype: torch.dtype, mode: str) -> None:
     assert all(not t[4].any() for t in got)
 
 
+@both
+@pytest.mark.parametrize(
+    "mode", ["mean", "max", "cls", "lasttoken", "weightedmean", "mean_sqrt_len"]
+)
+@pytest.mark.parametrize("width", [16, 33, 1100])
+def test_reduce(width: int, dtype: torch.dtype, mode: str) -> None:
+    """The same ranges, over one block of columns and over three; read with a stride."""
+    x = random(60, width + 4).to(dtype)[:, 2 : width + 2]
+    starts = torch.tensor([0, 1, 4, 11, 60], dtype=torch.int32)
+    ends = torch.tensor([1, 4, 9, 60, 60], dtype=torch.int32)
+    positions = torch.arange(60, dtype=torch.int32) % 25
+    got, want = (
+        kernels.reduce(x, starts, ends, mode, positions)  # type: ignore[arg-type]
+        for kernels in (OURS, TWIN)
+    )
+    assert got.shape == (5, width) and got.dtype == torch.float32
+    assert torch.allclose(got, want, atol=2e-5)
+    assert not got[4].any()
+
+
 def test_a_weighted_mean_counts_places_from_the_start_of_each_sequence() -> None:
     x = random(60, 33)
     positions = torch.cat((torch.arange(20), torch.arange(40))).int()
@@ -144,9 +166,10 @@ def test_pool_reads_a_slice_with_its_stride() -> None:
     assert torch.allclose(got, want, atol=1e-6)
 
 
-def test_a_poisoned_row_stays_in_its_slot() -> None:
+@pytest.mark.parametrize("mode", ["mean", "max"])
+def test_a_poisoned_row_shows_in_its_slot_and_stays_there(mode: Any) -> None:
     x = random(6, 32)
     x[1] = float("nan")
     starts, ends = (torch.tensor(v, dtype=torch.int32) for v in ([0, 3], [3, 6]))
-    made = OURS.pool(x, starts, ends, "mean")
-    assert torch.isnan(made.pooled[0]).all() and torch.isfinite(made.pooled[1]).all()
+    for rows in (OURS.pool(x, starts, ends, mode).pooled, OURS.reduce(x, starts, ends, mode)):
+        assert torch.isnan(rows[0]).all() and torch.isfinite(rows[1]).all()

@@ -101,6 +101,30 @@ def test_poison_that_reached_neighbours_is_undone_by_lone_runs(
     assert cosines(np.stack([got[0][0], got[2][0]]), right).min() > 0.999999  # type: ignore[index]
 
 
+@pytest.mark.parametrize("lane", [Lane.QUERY, Lane.BULK])
+def test_lone_runs_stay_in_the_lane_of_their_batch(
+    open_rehearsed: OpenRehearsed, monkeypatch: pytest.MonkeyPatch, lane: Lane
+) -> None:
+    """Neighbours of a poisoned query must not wait behind all bulk that is queued."""
+    from hedgerow_engine.device.cuda.executor import CudaExecutor
+
+    ran: list[str] = []
+    for name in ("launch", "launch_bulk"):
+        honest = getattr(CudaExecutor, name)
+
+        def spy(self, *args, honest=honest, name=name):  # type: ignore[no-untyped-def]
+            ran.append(name)
+            return honest(self, *args)
+
+        monkeypatch.setattr(CudaExecutor, name, spy)
+    engine = open_rehearsed(Rehearsal(at_once=True))
+    ran.clear()
+    sequences = [[10, 11], [POISON, 9], [12]]
+    output = engine.step(RaggedBatch.of(sequences, OutputSpec()), lane).result()
+    assert [isinstance(row, RowError) for row in output.rows] == [False, True, False]
+    assert ran == ["launch_bulk" if lane is Lane.BULK else "launch"] * 4
+
+
 def test_a_lone_poisoned_sequence_is_not_run_again(open_rehearsed: OpenRehearsed) -> None:
     engine = open_rehearsed(Rehearsal(at_once=True))
     (row,) = rows(engine, [[POISON, 9]])

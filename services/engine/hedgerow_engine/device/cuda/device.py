@@ -247,7 +247,7 @@ def fused_kernels(device: torch.device, log: Log) -> FusedKernels:
 
 
 def check_kernels(kernels: FusedKernels, device: torch.device) -> None:
-    """Compare one norm, one gate and one pooling with plain torch. Raises what it raises."""
+    """Compare one norm, one gate and both poolings with plain torch. Raises what it raises."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(5, 256, generator=generator).to(device, torch.bfloat16)
     norm = Norm(torch.ones(256, device=device), None, 1e-6, "rms")
@@ -260,6 +260,7 @@ def check_kernels(kernels: FusedKernels, device: torch.device) -> None:
             *one.add_norm(x.clone(), None, x.clone(), norm),
             one.gated(x, "silu"),
             one.pool(x, starts, ends, "mean").unit,
+            one.reduce(x, starts, ends, "max"),
         ]
 
     for got, right in zip(all_of(kernels), all_of(TorchKernels()), strict=True):

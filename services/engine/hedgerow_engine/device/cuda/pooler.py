@@ -1,11 +1,11 @@
-"""Pooling on a card: one kernel from token rows to float32, unit, int8 and packed rows."""
+"""Pooling on a card: token rows to float32 rows, or at once to unit, int8 and packed ones, too."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from hedgerow_engine.attention.lengths import Lengths
-from hedgerow_engine.layers.kernels.base import FusedKernels, Pooled
+from hedgerow_engine.layers.kernels.base import FusedKernels
 from hedgerow_engine.staging import Layout
 from hedgerow_shared.modelcard import PoolingMode
 
@@ -20,11 +20,9 @@ class CudaPooler:
         """Nothing: the ranges arrive with the batch."""
 
     def run(self, hidden_states: Tensor, mode: PoolingMode, slots: int) -> Tensor:
-        return self._pool(hidden_states, mode).pooled
+        starts, ends = self._lengths.pool_starts, self._lengths.pool_ends
+        return self._kernels.reduce(hidden_states, starts, ends, mode, self._positions)
 
     def finish(self, hidden_states: Tensor, mode: PoolingMode) -> dict[str, Tensor]:
-        return self._pool(hidden_states, mode)._asdict()
-
-    def _pool(self, hidden_states: Tensor, mode: PoolingMode) -> Pooled:
         starts, ends = self._lengths.pool_starts, self._lengths.pool_ends
-        return self._kernels.pool(hidden_states, starts, ends, mode, self._positions)
+        return self._kernels.pool(hidden_states, starts, ends, mode, self._positions)._asdict()

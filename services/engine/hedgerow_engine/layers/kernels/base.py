@@ -89,3 +89,14 @@ class FusedKernels(Protocol):
             weights; None = every range begins a sequence
         """
         ...
+
+    def reduce(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        mode: PoolingMode,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """`pooled` of `pool` alone, for rows of any width: a vocabulary's, for example."""
+        ...

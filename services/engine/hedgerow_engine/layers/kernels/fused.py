@@ -15,6 +15,8 @@ from hedgerow_shared.modelcard import PoolingMode
 
 _FLAT_BLOCK = 1024
 _POOL_TILE = 16384
+_REDUCE_BLOCK = 512
+_REDUCE_ROWS = 8
 
 
 def power_of_two(value: int, least: int = 16) -> int:
@@ -151,6 +153,31 @@ class TritonKernels:
             num_warps=8,
         )
         return made
+
+    def reduce(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        mode: PoolingMode,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        slots, width = starts.shape[0], x.shape[1]
+        out = torch.empty(slots, width, dtype=torch.float32, device=x.device)
+        _kernel(tritons.reduce, (slots, -(-width // _REDUCE_BLOCK)))(
+            x,
+            starts,
+            ends,
+            starts if positions is None else positions,
+            out,
+            width,
+            x.stride(0),
+            MODE=mode,
+            PLACED=mode == "weightedmean" and positions is not None,
+            ROWS=_REDUCE_ROWS,
+            BLOCK=_REDUCE_BLOCK,
+        )
+        return out
 
     def _add_norm(
         self,

@@ -217,29 +217,29 @@ def rounded(unit):
 
 
 @triton.jit
-def pool(
+def larger(a, b):
+    """tl.max would pass over a number that is not finite, and nobody would hear of it."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def reduced(
     x_ptr,
     starts_ptr,
     ends_ptr,
     positions_ptr,
-    pooled_ptr,
-    unit_ptr,
-    int8_ptr,
-    bits_ptr,
-    width,
+    slot,
+    at,
+    mask,
     x_stride,
-    bit_bytes,
     MODE: tl.constexpr,
     PLACED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program per slot: reduce its rows, scale to length 1, round to int8, pack the signs."""
-    slot = tl.program_id(0).to(tl.int64)
+    """The columns `at` of one slot's rows reduced to one float32 row; zero for an empty slot."""
     start = tl.load(starts_ptr + slot)
     end = tl.load(ends_ptr + slot)
-    at = tl.arange(0, BLOCK)
-    mask = at < width
     if MODE == "max":
         total = tl.full((BLOCK,), float("-inf"), tl.float32)
     else:
@@ -259,14 +259,67 @@ def pool(
         place = x_ptr + row.to(tl.int64)[:, None] * x_stride + at[None, :]
         if MODE == "max":
             tile = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32)
-            total = tl.maximum(total, tl.max(tile, axis=0))
+            total = larger(total, tl.reduce(tile, 0, larger))
         else:
             tile = tl.load(place, mask=inside, other=0.0).to(tl.float32)
             if MODE == "weightedmean":
                 tile = tile * (row - start + offset + 1).to(tl.float32)[:, None]
             total += tl.sum(tile, axis=0)
     total = averaged(total, (end - start).to(tl.float32), offset.to(tl.float32), MODE)
-    total = tl.where(mask & (end > start), total, 0.0)
+    return tl.where(mask & (end > start), total, 0.0)
+
+
+@triton.jit
+def reduce(
+    x_ptr,
+    starts_ptr,
+    ends_ptr,
+    positions_ptr,
+    out_ptr,
+    width,
+    x_stride,
+    MODE: tl.constexpr,
+    PLACED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program per slot and block of columns."""
+    slot = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < width
+    total = reduced(
+        x_ptr, starts_ptr, ends_ptr, positions_ptr, slot, at, mask, x_stride,
+        MODE, PLACED, ROWS, BLOCK,
+    )  # fmt: skip
+    tl.store(out_ptr + slot * width + at, total, mask=mask)
+
+
+@triton.jit
+def pool(
+    x_ptr,
+    starts_ptr,
+    ends_ptr,
+    positions_ptr,
+    pooled_ptr,
+    unit_ptr,
+    int8_ptr,
+    bits_ptr,
+    width,
+    x_stride,
+    bit_bytes,
+    MODE: tl.constexpr,
+    PLACED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program per slot: reduce its rows, scale to length 1, round to int8, pack the signs."""
+    slot = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    mask = at < width
+    total = reduced(
+        x_ptr, starts_ptr, ends_ptr, positions_ptr, slot, at, mask, x_stride,
+        MODE, PLACED, ROWS, BLOCK,
+    )  # fmt: skip
     norm = tl.sqrt(tl.sum(total * total, axis=0))
     unit = total / tl.maximum(norm, 1e-12)
     tl.store(pooled_ptr + slot * width + at, total, mask=mask)

@@ -69,12 +69,22 @@ class TorchKernels:
         mode: PoolingMode,
         positions: Tensor | None = None,
     ) -> Pooled:
+        return finished(self.reduce(x, starts, ends, mode, positions))
+
+    def reduce(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        mode: PoolingMode,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         rows = torch.zeros(starts.shape[0], x.shape[1], dtype=torch.float32, device=x.device)
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             if end > start:
                 offset = 0 if positions is None else int(positions[start])
                 rows[row] = reduced(x[start:end].float(), mode, offset)
-        return finished(rows)
+        return rows
 
 
 def normed(x: Tensor, norm: Norm) -> Tensor:
