@@ -191,13 +191,28 @@ def test_a_mistake_in_the_flags_does_not_cost_what_was_collected(make_stack, tmp
 
 
 def test_another_file_for_the_same_output_begins_again(make_stack, tmp_path):
-    stack, sent = serving(make_stack, "--fake-floor-ms", "40"), rows(2000)
+    stack, sent = serving(make_stack, "--fake-floor-ms", "400"), rows(6000)
     file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"
     interrupted(stack, file, out)
+    old = json.loads((tmp_path / "out.jsonl.state").read_text())["job"]
     other = rows(50, seed=1)
     status, _, err = done(command(stack, write(file, other), out))
     assert status == 0, err
     assert "was of another file or of other flags: began again" in err
+    assert f"job {old} is cancelled" in err
+    assert stack.status(old)["state"] == "cancelled"
+    assert_right(read(out), other)
+
+
+def test_a_job_that_a_person_has_named_is_not_cancelled_for_another_file(make_stack, tmp_path):
+    stack, sent = serving(make_stack, "--fake-floor-ms", "40"), rows(2000)
+    file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"
+    interrupted(stack, file, out, "--job", "mine")
+    other = rows(50, seed=1)
+    status, _, err = done(command(stack, write(file, other), out, "--job", "yours"))
+    assert status == 0, err
+    assert "began again" in err and "is cancelled" not in err
+    assert stack.status("mine")["state"] != "cancelled"
     assert_right(read(out), other)
 
 

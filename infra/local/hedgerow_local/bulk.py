@@ -8,6 +8,7 @@ an earlier one was stopped. The output is replaced only by one result for each r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -26,6 +27,7 @@ from hedgerow_shared.errors import StartupError
 
 _PARTS_AT_ONCE = 4
 _LOOK_S = 0.5
+_OWN_NAME = "file-"
 
 
 async def bulk(options: BulkOptions, bus_options: BusOptions, report: Report) -> State:
@@ -84,7 +86,7 @@ async def _check_model(options: BulkOptions, server: Server) -> None:
 
 
 def _new_name() -> str:
-    return f"file-{secrets.token_hex(8)}"
+    return f"{_OWN_NAME}{secrets.token_hex(8)}"
 
 
 async def _begin(options: BulkOptions, server: Server, run: _Run, state: State) -> None:
@@ -97,16 +99,28 @@ async def _begin(options: BulkOptions, server: Server, run: _Run, state: State) 
         if options.job:
             await _refuse_known(options, server)
         await run.send_first()
-        if options.note.exists():
-            sys.stderr.write(
-                f"hedgerow: {options.note} was of another file or of other flags: began again\n"
-            )
+        await _leave_other(options, server)
         state.write(options)
     elif not await server.status(state.job):
         raise StartupError(
             f"job {state.job}, which {options.note} is of, is not known there (another server, or "
             f"its storage is gone): remove {options.note} to compute all again"
         )
+
+
+async def _leave_other(options: BulkOptions, server: Server) -> None:
+    """Cancel the job of a note for another file or other flags: nobody will fetch its results.
+    One that a person has named may be fetched by others, and goes on."""
+    other = State.read_any(options)
+    if other is None:
+        return
+    what = f"hedgerow: {options.note} was of another file or of other flags: began again"
+    if other.job.startswith(_OWN_NAME):
+        with contextlib.suppress(StartupError):  # finished or expired: nothing is left to stop
+            found = await server.ask(subjects.job("cancel", other.job), {}, missing_ok=True)
+            if found and found["state"] == "cancelled":
+                what += f"; job {other.job} is cancelled"
+    sys.stderr.write(f"{what}\n")
 
 
 async def _refuse_known(options: BulkOptions, server: Server) -> None:

@@ -41,15 +41,20 @@ class State:
 
         Raises StartupError for a note that cannot be read.
         """
+        found = cls.read_any(options)
+        return found if found is not None and found.of == options.digest else None
+
+    @classmethod
+    def read_any(cls, options: BulkOptions) -> State | None:
+        """The same, but also the note of another file or of other options."""
         try:
-            found = msgspec.json.decode(options.note.read_bytes(), type=cls)
+            return msgspec.json.decode(options.note.read_bytes(), type=cls)
         except FileNotFoundError:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise StartupError(
                 f"{options.note}: damaged ({error}); remove it to compute all again"
             ) from None
-        return found if found.of == options.digest else None
 
     def write(self, options: BulkOptions) -> None:
         """Replace the note in one step."""
