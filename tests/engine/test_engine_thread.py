@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,24 @@ def engine_on(thread: EngineThread, executor: Any, folder: Path, waiter: Any = N
 
 def batch_of(ident: int) -> RaggedBatch:
     return RaggedBatch.of([[ident]], OutputSpec(normalize=False))
+
+
+def test_what_is_run_at_the_end_waits_for_queued_bulk_and_for_a_running_pass(
+    minilm_folder: Path,
+) -> None:
+    """Executors give back at the end what passes run on: between two layers would be too early."""
+    thread, executor = EngineThread(FakeDevice()), SteppedExecutor()
+    engine = engine_on(thread, executor, minilm_folder)
+    steps = [engine.step(batch_of(i), Lane.BULK) for i in (1, 2)]
+    assert executor.reached.wait(10)
+    closing = threading.Thread(target=thread.close, args=([lambda: executor.log.append(99)],))
+    closing.start()
+    time.sleep(0.05)
+    executor.go_on.set()
+    closing.join(10)
+    assert executor.log == [1] * 4 + [2] * 4 + [99]
+    assert [s.result().rows[0][0][0] for s in steps] == [1, 2]
+    assert not thread.run_here(lambda: executor.log.append(100)) and executor.log[-1] == 99
 
 
 def test_a_query_overtakes_queued_bulk_and_bulk_keeps_its_order(minilm_folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from hedgerow_engine.load import EngineSettings, ModelSpec, load_engines
 from hedgerow_engine.native.build import supported
+from hedgerow_engine.native.executor import NativeExecutor
+from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import read_card
 from tests.engine.conftest import cosines
@@ -67,6 +71,90 @@ def test_both_executors_give_the_same_vectors(minilm_folder: Path) -> None:
         got.append(embed(host.engines["m"], sequences))
         host.close()
     assert cosines(*got).min() > 0.9997
+
+
+FORBIDDEN = """
+import ctypes, sys
+from pathlib import Path
+import hedgerow_engine.native.executor
+from hedgerow_engine.load import EngineSettings, ModelSpec, load_engines
+PR_SET_MDWE, REFUSE_EXEC_GAIN = 65, 1
+if ctypes.CDLL(None).prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0):
+    sys.exit(77)
+host = load_engines(
+    [ModelSpec(alias="m", folder=Path(sys.argv[1]))], EngineSettings(warmup_s=0), log=print
+)
+print(host.engines["m"].executor_name)
+host.close()
+"""
+
+
+@pytest.mark.usefixtures("native_runs")
+def test_a_process_that_may_not_make_memory_executable_is_served_by_torch(
+    minilm_folder: Path,
+) -> None:
+    """As under systemd's MemoryDenyWriteExecute; LLVM would abort the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORBIDDEN, str(minilm_folder)], capture_output=True, text=True
+    )
+    if done.returncode == 77:
+        pytest.skip("this kernel has no such switch (Linux 6.3 has)")
+    assert done.returncode == 0, done.stderr
+    assert "may not make memory executable" in done.stdout
+    assert done.stdout.splitlines()[-1] in ("packed", "plain torch")
+
+
+def test_an_llvm_that_does_not_load_is_a_reason_and_not_an_end(
+    minilm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = builtins.__import__
+
+    def broken(name: str, *args: object) -> object:
+        if name == "hedgerow_engine.native.executor":
+            raise OSError("Could not find/load shared object file: libllvmlite.so")
+        return honest(name, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", broken)
+    host, lines = open_logged(minilm_folder)
+    assert any("llvmlite does not load (Could not find/load" in line for line in lines)
+    assert host.engines["m"].executor_name in ("packed", "plain torch")  # type: ignore[attr-defined]
+    host.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("torch_there", [True, False])
+def test_where_there_is_no_torch_a_lower_rung_takes_what_the_best_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_there: bool
+) -> None:
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=64,
+        num_attention_heads=4,
+        num_hidden_layers=1,
+        intermediate_size=64,
+    )
+    folder = save(tmp_path, transformers.BertModel(config))
+    card = read_card(folder)
+    if (reason := supported(card)) is None or "head size 16" not in reason:
+        pytest.skip(f"this CPU's best rung takes heads of 16, or none: {reason}")
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *args: None if name == "torch" and not torch_there else there(name, *args),
+    )
+    assert (supported(card) is None) is not torch_there
+    if not torch_there:
+        executor = NativeExecutor.load(card, Weights.open(folder), log=lambda _: None)
+        assert executor.name == "native avx2"
+
+
+def test_more_threads_than_cores_are_cut_and_none_is_refused(minilm_folder: Path) -> None:
+    host, lines = open_logged(minilm_folder, threads=4096)
+    assert any(line.startswith("--threads 4096: ") for line in lines)
+    assert "4096" not in host.device_name  # type: ignore[attr-defined]
+    host.close()  # type: ignore[attr-defined]
+    with pytest.raises(StartupError, match="--threads 0: at least 1"):
+        open_logged(minilm_folder, threads=0)
 
 
 def splade(folder: Path) -> Path:

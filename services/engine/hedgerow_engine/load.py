@@ -62,9 +62,8 @@ class EngineHost:
     def close(self) -> None:
         """Finish the queued batches and give the device back."""
         self._thread.stop_idling()
-        for engine in self._engines.values():
-            self._thread.call(engine.close)
-        self._thread.close()
+        # After everything queued, bulk too: executors give back what passes run on.
+        self._thread.close([engine.close for engine in self._engines.values()])
         for waiter in self._waiters or ():
             waiter.close()
         self._device.close()

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ class EngineThread:
         # Held while a job runs, on this thread or on a caller's.
         self._busy = threading.Lock()
         self._closed = False
+        self._last: Sequence[Callable[[], None]] = ()
         self._idle: deque[Callable[[], bool]] = deque()
         self._thread = threading.Thread(target=self._run, name="hedgerow-engine", daemon=True)
         self._thread.start()
@@ -61,6 +62,8 @@ class EngineThread:
         if self._urgent or self._bulk or self._closed or not self._busy.acquire(blocking=False):
             return False
         try:
+            if self._closed:  # since it was looked at: what a job needs may be gone
+                return False
             self._guarded(job)
         finally:
             self._busy.release()
@@ -94,10 +97,10 @@ class EngineThread:
         while self._urgent:
             self._guarded(self._urgent.popleft())
 
-    def close(self) -> None:
-        """Finish what is queued, then end the thread."""
+    def close(self, last: Sequence[Callable[[], None]] = ()) -> None:
+        """Finish what is queued, then run the jobs of `last`, then end the thread."""
         with self._lock:
-            self._closed = True
+            self._last, self._closed = last, True
             self._tokens.put(None)
         self._thread.join()
 
@@ -110,6 +113,9 @@ class EngineThread:
                     with self._busy:
                         self._guarded(lane.popleft())
                 elif self._closed:
+                    with self._busy:
+                        for job in self._last:
+                            self._guarded(job)
                     return
 
     def _next_token(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,32 @@ def test_a_folder_that_no_disk_can_have_costs_a_line_and_a_compile(
     monkeypatch.setenv("HEDGEROW_CACHE_DIR", str(tmp_path / name))
     _, lines = _start(model_folder)
     assert any("not cached" in line and "File name too long" in line for line in lines)
+
+
+def test_an_object_that_cannot_be_put_in_its_place_leaves_nothing_behind(folder) -> None:
+    lines: list[str] = []
+    (folder / "key.obj" / "full").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    ObjectCache(folder, lines.append).put("key", b"object")
+    assert len(lines) == 1 and "not cached" in lines[0]
+    assert [entry.name for entry in folder.iterdir()] == ["key.obj"]
+
+
+@needs_owner
+@pytest.mark.skipif(os.name == "posix" and os.getuid() != 0, reason="only root becomes another")
+def test_a_user_without_a_home_starts_with_a_line(model_folder) -> None:
+    code = """
+import os, sys
+for name in ("HOME", "XDG_CACHE_HOME", "HEDGEROW_CACHE_DIR"):
+    os.environ.pop(name, None)
+from pathlib import Path
+from hedgerow_engine.native.cache import ObjectCache, cache_folder
+os.setresuid(12345, 12345, 12345)
+ObjectCache(cache_folder(), print).put("key", b"object")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "not cached: /dev/null" in done.stdout and "HEDGEROW_CACHE_DIR" in done.stdout
 
 
 @needs_owner

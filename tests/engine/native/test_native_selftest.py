@@ -7,10 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_models import cosine, hidden_states, load, save
-from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
+import torch
+from native_models import cosine, hidden_states, load, save, sentence_modules
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    Qwen3Config,
+    Qwen3Model,
+)
 
 from hedgerow_engine.native import model as model_module
+from hedgerow_engine.native import program as program_module
 from hedgerow_engine.native.build import word_table_dtype
 from hedgerow_engine.native.families import UnsupportedError, family_of, modernbert
 from hedgerow_engine.native.packing import Packer
@@ -53,6 +63,56 @@ def test_a_wrong_program_or_packing_is_refused_before_it_serves(
         monkeypatch.setattr(model_module, "LOG2_E", 40.0)
     with pytest.raises(UnsupportedError, match="self-test failed: a sequence of"):
         load(bert[1], rung=rung.name)
+
+
+def test_a_program_whose_short_passes_are_wrong_is_refused(bert, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("HEDGEROW_CACHE_DIR", str(tmp_path))  # nobody else may get it from there
+    monkeypatch.setattr(program_module, "by_columns", lambda layer, phases, scratch: None)
+    load(bert[1], threads=1)
+    with pytest.raises(UnsupportedError, match="self-test failed: a sequence of 1 tokens"):
+        load(bert[1], threads=2)
+
+
+def test_small_numbers_are_no_reason_to_overlook_wrong_ones(tmp_path, monkeypatch) -> None:
+    config = Qwen3Config(
+        hidden_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        num_hidden_layers=1,
+        intermediate_size=64,
+        vocab_size=90,
+    )
+    model = Qwen3Model(config)
+    save(model, tmp_path)
+    with torch.no_grad():
+        model.norm.weight *= 0.003
+    model.save_pretrained(tmp_path)
+    sentence_modules(tmp_path, {"word_embedding_dimension": 64, "pooling_mode": "mean"})
+    load(tmp_path)
+    monkeypatch.setattr(Packer, "matrix", lambda self, raw, scales, target: target.fill(0))
+    with pytest.raises(UnsupportedError, match="self-test failed"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_logits_that_nearly_cancel_are_no_reason_to_refuse(tmp_path, scale: float) -> None:
+    """One number that is the sum of hundreds: rounding is measured by those."""
+    config = BertConfig(
+        hidden_size=384,
+        num_attention_heads=12,
+        num_hidden_layers=1,
+        intermediate_size=512,
+        vocab_size=200,
+        num_labels=1,
+    )
+    for seed in range(12):
+        model = BertForSequenceClassification(config)
+        save(model, tmp_path, seed=seed)
+        with torch.no_grad():
+            model.classifier.weight *= scale
+        model.save_pretrained(tmp_path)
+        load(tmp_path).close()
 
 
 def test_weights_that_are_not_numbers_fail_the_test(bert, monkeypatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -117,9 +119,54 @@ def test_any_thread_may_bring_a_pass_and_keeps_its_own_cores(folder) -> None:
                 assert np.array_equal(two.run(batch), want)
                 assert np.array_equal(owner.submit(two.run, batch).result(), want)
             assert os.sched_getaffinity(0) == cores
-            assert owner.submit(os.sched_getaffinity, 0).result() == {separate_cores()[0]}
+            assert owner.submit(os.sched_getaffinity, 0).result() == cores
         finally:
             two.close()
+
+
+@needs_two_cores
+def test_a_process_that_loses_its_cores_goes_on_with_a_line(folder, caplog) -> None:
+    """As when a container is given other cores than it had."""
+    two, one = load(folder, threads=2), load(folder)
+    try:
+        assert two._crew is not None
+        two._crew._cores = [100_000, 100_001]
+        batch = RaggedBatch.of(_sequences([30, 200]))
+        assert np.array_equal(two.run(batch), one.run(batch))
+        assert "cannot stay on cores [100000]" in caplog.text
+    finally:
+        two.close()
+
+
+_CLAIM = """
+import sys
+from hedgerow_engine.native import threads
+threads.separate_cores = lambda: list(range(90_000, 90_006))
+print(*threads.own_cores(2), flush=True)
+sys.stdin.read()
+"""
+
+
+def _claimer() -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", _CLAIM], **pipes)
+
+
+@needs_two_cores
+def test_processes_take_cores_of_their_own_as_long_as_there_are_some() -> None:
+    processes = [_claimer()]
+    try:
+        assert processes[0].stdout.readline() == "90000 90001\n"
+        for expected in ("90002 90003\n", "90004 90005\n", "90000 90001\n"):
+            processes.append(_claimer())
+            assert processes[-1].stdout.readline() == expected
+        processes[1].communicate(timeout=20)  # gone, and its cores are free
+        processes.append(_claimer())
+        assert processes[-1].stdout.readline() == "90002 90003\n"
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 @needs_two_cores

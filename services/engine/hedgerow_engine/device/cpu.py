@@ -5,8 +5,10 @@ Imports no torch itself: a machine without it serves what native code can.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from hedgerow_engine.executor import Executor
 from hedgerow_engine.offers import only_in_torch
@@ -16,6 +18,13 @@ from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
 Log = Callable[[str], None]
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class CpuDevice:
@@ -28,8 +37,13 @@ class CpuDevice:
             raise StartupError(
                 "--dtype float16: no CPU multiplies it fast; use bfloat16 or float32"
             )
-        self._settings, self._log = settings, log
-        self.name = f"cpu ({settings.threads} thread{'s' if settings.threads > 1 else ''})"
+        if settings.threads < 1:
+            raise StartupError(f"--threads {settings.threads}: at least 1")
+        threads = min(settings.threads, usable_cores())
+        if threads < settings.threads:
+            log(f"--threads {settings.threads}: {threads} it is, the cores this process may use")
+        self._settings, self._log = replace(settings, threads=threads), log
+        self.name = f"cpu ({threads} thread{'s' if threads > 1 else ''})"
 
     def scope(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -59,6 +73,8 @@ class CpuDevice:
             if str(error.name).startswith("hedgerow"):
                 raise
             return None, f"{error.name} is not installed (pip install 'hedgerow[cpu]')"
+        except (ImportError, OSError) as error:  # there, and broken: a library for another system
+            return None, f"llvmlite does not load ({str(error).splitlines()[0]})"
         settings = self._settings
         try:
             executor = NativeExecutor.load(

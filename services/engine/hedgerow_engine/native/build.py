@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -11,13 +12,19 @@ from pathlib import Path
 import llvmlite
 
 from hedgerow_engine.native.cache import ObjectCache, cache_folder, program_key
-from hedgerow_engine.native.compiler import Program, compile_unit, host_features, target_of
+from hedgerow_engine.native.compiler import (
+    Program,
+    compile_unit,
+    host_features,
+    no_executable_memory,
+    target_of,
+)
 from hedgerow_engine.native.families import UnsupportedError, family_of
 from hedgerow_engine.native.geometry import Geometry
 from hedgerow_engine.native.model import PackedModel
 from hedgerow_engine.native.packing import Packer
 from hedgerow_engine.native.program import exports, write_program
-from hedgerow_engine.native.rungs import BY_NAME, Rung, choose_rung
+from hedgerow_engine.native.rungs import BY_NAME, LADDER, Rung, choose_rung, missing_features
 from hedgerow_engine.native.selftest import self_test
 from hedgerow_engine.native.threads import usable_threads
 from hedgerow_engine.weights import Weights
@@ -49,11 +56,9 @@ class Built:
 
 def supported(card: ModelCard, *, dtype: str = "auto", rung: str | None = None) -> str | None:
     """None when this model can run natively on this CPU, else why not. Reads no weights."""
-    chosen = _rung(dtype, rung)
-    if isinstance(chosen, str):
-        return chosen
     try:
-        return family_of(card).geometry(card, "F32").problem(chosen)
+        chosen = _rung_for(family_of(card).geometry(card, "F32"), dtype, rung)
+        return chosen if isinstance(chosen, str) else None
     except (UnsupportedError, StartupError) as reason:
         return str(reason)
 
@@ -69,14 +74,11 @@ def build(
     cache: Path | None = None,
 ) -> Built:
     """Raises UnsupportedError with the reason, or StartupError for broken weights."""
-    chosen = _rung(dtype, rung)
-    if isinstance(chosen, str):
-        raise UnsupportedError(chosen)
     family = family_of(card)
     g = family.geometry(card, word_table_dtype(weights))
-    problem = g.problem(chosen)
-    if problem:
-        raise UnsupportedError(problem)
+    chosen = _rung_for(g, dtype, rung)
+    if isinstance(chosen, str):
+        raise UnsupportedError(chosen)
     tensors = family.tensors(card, weights, g)
     threads = usable_threads(threads, log)
     program = load_program(g, chosen, threads=threads, log=log, cache=cache or cache_folder())
@@ -92,7 +94,7 @@ def build(
 def load_program(g: Geometry, rung: Rung, *, threads: int, log: Log, cache: Path) -> Program:
     """The machine code of a geometry, from the cache or compiled now."""
     names = exports(threads)
-    key = program_key(_llvmlite_version(), target_of(rung), rung, g, threads > 1)
+    key = program_key(_llvmlite_version(), target_of(rung), rung, g, threads)
     objects = ObjectCache(cache, log)
     cached = objects.get(key)
     if cached is not None:
@@ -103,13 +105,14 @@ def load_program(g: Geometry, rung: Rung, *, threads: int, log: Log, cache: Path
     start = time.perf_counter()
     try:
         compiled = compile_unit(write_program(g, rung, threads=threads))
+        program = Program(compiled, names)
     except RuntimeError as error:
-        # LLVM's complaint about our text: an llvmlite nobody tried yet.
+        # LLVM's complaint about our text or its object: an llvmlite nobody tried yet.
         first_line = str(error).strip().splitlines()[:1]
         raise UnsupportedError(f"llvmlite {_llvmlite_version()}: {first_line}") from error
     log(f"native: compiled for {rung.name} in {time.perf_counter() - start:.2f} s")
     objects.put(key, compiled)
-    return Program(compiled, names)
+    return program
 
 
 def word_table_dtype(weights: Weights) -> str:
@@ -123,10 +126,25 @@ def word_table_dtype(weights: Weights) -> str:
     return "F32"
 
 
+def _rung_for(g: Geometry, dtype: str, rung: str | None) -> Rung | str:
+    """The best rung of this CPU, or why it does not take this model. Where no torch could serve
+    it instead, a lower one that does: an older CPU would have taken that, too."""
+    best = _rung(dtype, rung)
+    problem = best if isinstance(best, str) else g.problem(best)
+    if problem is None or isinstance(best, str) or importlib.util.find_spec("torch"):
+        return problem or best
+    forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG")
+    for lower in () if forced else LADDER[LADDER.index(best) + 1 :]:
+        runs = dtype in ("auto", lower.dtype) and not missing_features(lower, host_features())
+        if runs and g.problem(lower) is None:
+            return lower
+    return problem
+
+
 def _rung(dtype: str, rung: str | None) -> Rung | str:
     """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet. Raises
     StartupError where it names none: whoever sets it must not get another executor instead."""
-    problem = _llvmlite_problem()
+    problem = _llvmlite_problem() or no_executable_memory()
     if problem:
         return problem
     forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG") or None

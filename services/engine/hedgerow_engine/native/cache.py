@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -78,17 +79,24 @@ class ObjectCache:
             if problem:
                 self._log(f"native object not cached: {problem}")
                 return
-            temporary = self._folder / f".{key}.{os.getpid()}"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-            temporary.unlink(missing_ok=True)
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as stream:
-                stream.write(hashlib.sha256(data).digest() + data)
-            temporary.replace(self._folder / (key + _SUFFIX))
+            self._write(self._folder / (key + _SUFFIX), hashlib.sha256(data).digest() + data)
         except OSError as error:
             self._log(
                 f"native object not cached: {self._folder}: {error.strerror}; every start "
                 "compiles again (set HEDGEROW_CACHE_DIR to a folder that can be written)"
             )
+
+    def _write(self, file: Path, content: bytes) -> None:
+        # Process numbers are not enough: two containers may share the folder.
+        handle, name = tempfile.mkstemp(prefix=f".{file.stem}.", dir=self._folder)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            temporary.replace(file)
+        except OSError:
+            temporary.unlink()
+            raise
 
 
 def _not_private(path: Path, *, directory: bool) -> str | None:

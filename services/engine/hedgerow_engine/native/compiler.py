@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -58,6 +61,23 @@ def compile_unit(unit: Unit) -> bytes:
     )
     module = llvm.parse_assembly(f'target triple = "{target.triple}"\n{unit}')
     return machine.emit_object(module)
+
+
+@cache
+def no_executable_memory() -> str:
+    """Why nothing that is compiled could run in this process; "" = it can. LLVM would not say so:
+    it ends the process."""
+    if platform.system() != "Linux":
+        return ""
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    libc = ctypes.CDLL(None, use_errno=True)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    if not libc.mprotect(ctypes.c_void_p(place), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
+        return ""
+    return (
+        f"this process may not make memory executable ({os.strerror(ctypes.get_errno())}): allow "
+        "it (systemd: MemoryDenyWriteExecute=no; SELinux: execmem)"
+    )
 
 
 class Program:

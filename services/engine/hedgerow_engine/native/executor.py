@@ -25,6 +25,7 @@ from hedgerow_engine.native.program import can_narrow
 from hedgerow_engine.native.threads import Crew
 from hedgerow_engine.native.words import FRAME
 from hedgerow_engine.weights import Weights
+from hedgerow_shared.errors import HedgerowError
 from hedgerow_shared.modelcard import ModelCard
 from hedgerow_shared.ragged import RaggedBatch, Task
 
@@ -177,6 +178,8 @@ class NativeExecutor:
         """Stages [first, last) of the pass in `arena`: 0 embeds, the last writes the answer."""
         crew = self._crew
         if crew is None:
+            if self.threads > 1:
+                raise HedgerowError("the executor is closed")
             self._advance(self._model, arena.frame_address, 0, first, last)
             return
         cores = crew.enter()
@@ -203,8 +206,9 @@ class NativeExecutor:
         self.counters.tokens += cut.num_tokens
         return arena
 
-    def can_narrow(self, num_tokens: int) -> bool:
-        return can_narrow(self.geometry, self.threads, num_tokens)
+    def can_narrow(self, cut: Cut) -> bool:
+        fits = cut.longest <= self._built.model.narrow_tokens
+        return fits and can_narrow(self.geometry, self.threads, cut.num_tokens)
 
     @property
     def num_stages(self) -> int:
@@ -279,7 +283,7 @@ class NativePass:
         FRAME.put(
             arena.frame,
             pools=0 if pools is None else address(pools),
-            narrow=int(pools is None and self._executor.can_narrow(cut.num_tokens)),
+            narrow=int(pools is None and self._executor.can_narrow(cut)),
             pooled=address(self.pooled) + row_bytes,
             unit=0 if self.unit is None else address(self.unit) + row_bytes,
         )

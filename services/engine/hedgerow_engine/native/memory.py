@@ -6,6 +6,7 @@ weights, advised as huge, costs one line.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Any
 
@@ -54,5 +55,6 @@ def _map(num_bytes: int) -> mmap.mmap:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, num_bytes)
     mapped = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    mapped.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel built without them
+        mapped.madvise(mmap.MADV_HUGEPAGE)
     return mapped

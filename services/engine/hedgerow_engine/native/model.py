@@ -11,7 +11,15 @@ from hedgerow_engine.native.approx import LOG2_E
 from hedgerow_engine.native.memory import Memory, address, padded
 from hedgerow_engine.native.packing import Packer
 from hedgerow_engine.native.rungs import Rung
-from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTensors, Norm, Rope
+from hedgerow_engine.native.tensors import (
+    EVERYWHERE,
+    Affine,
+    Floats,
+    LayerTensors,
+    ModelTensors,
+    Norm,
+    Rope,
+)
 from hedgerow_engine.native.words import LAYER, MODEL, TAIL, Layout, Words
 
 _WIDEST = 1 << 16
@@ -21,6 +29,9 @@ class PackedModel:
     """Everything a program reads of a model. Word embeddings stay in their mapped file.
 
     kinds: the first layer of each kind: layers of one kind differ in their numbers only
+    narrow_tokens: no longer sequence may be in a pass that is `narrow`: where the last layer's
+        window begins inside a sequence, a row's sums are paired from there, and a row that has
+        a tile of its own would come out a bit different
     """
 
     def __init__(
@@ -37,8 +48,11 @@ class PackedModel:
         self._memory = Memory(tensors.num_layers * self._layer_bytes())
         self._layers = LAYER.new(tensors.num_layers)
         firsts: dict[object, int] = {}
+        self.narrow_tokens = 0
         for i in range(tensors.num_layers):
-            firsts.setdefault(self._pack_layer(self._layers[i], tensors.layer(i)), i)
+            layer = tensors.layer(i)
+            firsts.setdefault(self._pack_layer(self._layers[i], layer), i)
+            self.narrow_tokens = 1 + min(layer.back, layer.ahead or EVERYWHERE)
         self.kinds = tuple(firsts.values())
         self.words = MODEL.new()[0]
         self._put_model(tensors)

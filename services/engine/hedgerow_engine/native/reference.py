@@ -18,6 +18,8 @@ from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTe
 from hedgerow_engine.weightfile import RawTensor
 from hedgerow_shared.modelcard import PoolingMode
 
+_TINY = 1e-30
+
 _ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "identity": lambda x: x,
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(erf)(x / sqrt(2))),
@@ -37,6 +39,17 @@ def reference_rows(
 ) -> list[Floats]:
     """A row of the answer for each sequence, not scaled to length 1: embed, `layers` (None =
     all of the model's), pool, tail."""
+    return [row for row, _ in reference_answers(model, sequences, layers=layers)]
+
+
+def reference_answers(
+    model: ModelTensors,
+    sequences: Sequence[npt.NDArray[np.int32]],
+    *,
+    layers: Iterable[LayerTensors] | None = None,
+) -> list[tuple[Floats, float]]:
+    """The same rows, and for each the length that rounding errors are to be measured by: its own,
+    or what it would have been had the terms of a head's sums not cancelled each other."""
     g = model.geometry
     states = [_embed(model, ids) for ids in sequences]
     scale = model.scale or g.head_dim**-0.5
@@ -54,14 +67,30 @@ def _embed(model: ModelTensors, ids: npt.NDArray[np.int32]) -> Floats:
     return x if model.embed_norm is None else _norm(x, model.embed_norm, g.norm, g.eps)
 
 
-def _answer(model: ModelTensors, x: Floats) -> Floats:
+def _answer(model: ModelTensors, x: Floats) -> tuple[Floats, float]:
     g = model.geometry
     if model.final_norm is not None:
         x = _norm(x, model.final_norm, g.norm, g.eps)
     row = np.concatenate([_pool(x, mode) for mode in g.poolings])
+    size = float(np.linalg.norm(row))
     for step, weights in zip(g.tail, model.tail, strict=True):
-        row = _tail(row, step, weights)
-    return row.astype(np.float32)
+        before, row = row, _tail(row, step, weights)
+        size = _size(before, row, size, step, weights)
+    return row.astype(np.float32), size
+
+
+def _size(
+    before: Floats, after: Floats, size: float, step: TailStep, weights: Affine | Norm | None
+) -> float:
+    """`size` after a step of the tail."""
+    length = float(np.linalg.norm(after))
+    if step.kind == "quantize":
+        # Half a step for each number is as exact as it can be.
+        return max(127 * size, 16 * sqrt(after.shape[0]))
+    if isinstance(weights, Affine):
+        weight = weights.weight.float32()
+        return max(length, float(np.linalg.norm(weight)) * size / sqrt(weight.shape[1]))
+    return length * size / max(float(np.linalg.norm(before)), _TINY)
 
 
 def layer_forward(g: Geometry, layer: LayerTensors, x: Floats, *, scale: float) -> Floats:
