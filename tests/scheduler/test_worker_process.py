@@ -40,6 +40,7 @@ from tests.scheduler.worker_process import (
     tokens,
     watch_fleet,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -330,6 +331,16 @@ async def test_it_serves_again_after_the_bus_was_killed_and_came_back(
     assert reply is not None and reply.error is None
     assert worker.process.poll() is None
     await bus.close(patience_s=0.1)
+
+
+async def test_it_ends_in_good_order_while_the_bus_is_away(nats: NatsHandle, start: Start) -> None:
+    bus = await Bus.connect(BusOptions(url=nats.url))
+    worker = await start("w1").joined(bus)
+    await bus.close(patience_s=0.1)
+    nats.kill()
+    await until(lambda: "bus: lost" in worker.log.read_text())
+    worker.signal(signal.SIGTERM)
+    assert await worker.ended() == 0, worker.log.read_text()
 
 
 async def test_a_second_signal_ends_it_at_once(bus: Bus, start: Start) -> None:

@@ -4,14 +4,16 @@ Each of these fails when it is written with plain nats-py 2.16 (docs/decisions/0
 """
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
-from hedgerow_shared.bus import dial
+from hedgerow_shared.bus import Bus, BusOptions, dial
 from hedgerow_shared.errors import (
     DeadlineError,
     ForbiddenError,
+    RetryableError,
     TooLargeError,
     WorkerLostError,
 )
@@ -120,6 +122,41 @@ async def test_what_was_published_before_close_arrives(nats_server, connect):
     await worker.close()
     await subscription.drain()
     assert got == list(range(2000))
+
+
+async def test_close_while_disconnected_forgets_what_was_not_sent(start_nats):
+    """close() writes it to the socket that is gone, and raises what that raises."""
+    server = start_nats()
+    bus = await Bus.connect(BusOptions(server.url))
+    server.kill()
+    await until(lambda: not bus.is_connected)
+    bus.publish_nowait("x", b"kept for a server that does not come back")
+    await bus.close()
+    with pytest.raises(RetryableError):
+        bus.publish_nowait("x", b"")
+
+
+async def test_close_ends_a_reconnect_that_missed_that_it_was_cancelled(start_nats, monkeypatch):
+    """close() cancels once, and wait_for swallows that when the try has just failed: it went on."""
+    server = start_nats()
+    bus = await Bus.connect(BusOptions(server.url))
+    tries: list[object] = []
+
+    async def refused(server: object) -> None:
+        tries.append(server)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+        if len(tries) == 1:
+            raise ConnectionRefusedError
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(bus.client, "_connect_to_server", refused)
+    server.kill()
+    await until(lambda: len(tries) == 1)
+    await bus.close()
+    with pytest.raises(RetryableError):
+        bus.publish_nowait("x", b"")
+    assert [t for t in asyncio.all_tasks() if "_attempt_reconnect" in repr(t.get_coro())] == []
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1], ids=["one below", "at the cap", "one above"])

@@ -97,6 +97,9 @@ class Link:
             await asyncio.wait_for(self.barrier(), patience_s)
         except (RetryableError, ForbiddenError, TimeoutError, nats_errors.Error):
             _log.warning("bus: closing %s without its last acknowledgement", self.url)
+        if not self.nc.is_connected:
+            await self.nc.end_reconnecting()
+            self.nc.drop_all_unsent()
         await self.nc.close()
 
     async def _error(self, error: Exception) -> None:

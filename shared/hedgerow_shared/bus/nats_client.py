@@ -17,6 +17,7 @@ from nats.protocol.command import hpub_cmd, pub_cmd
 from hedgerow_shared.bus.parser import Parser, Take
 from hedgerow_shared.bus.transport import Transport
 
+_CANCEL_S = 0.05
 _log = logging.getLogger("hedgerow.bus")
 
 
@@ -86,6 +87,19 @@ class NatsClient(Client):
         mark = f" {reply_prefix}".encode()
         self._pending = [c for c in self._pending if mark not in c[: c.find(b"\r\n")]]
         self._pending_data_size = sum(map(len, self._pending))
+
+    async def end_reconnecting(self) -> None:
+        """Before `close` while disconnected, which cancels it only once: a try that has just ended
+        swallows that (asyncio.wait_for), and would go on connecting for ever."""
+        task = self._reconnection_task
+        while task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_S)
+
+    def drop_all_unsent(self) -> None:
+        """Before `close` while disconnected, which would write it to the socket that is gone:
+        either event loop raises over that, and the rest of the closing is left undone."""
+        self._pending, self._pending_data_size = [], 0
 
     async def written(self) -> None:
         """Wait until all that was published or subscribed so far is in the socket's buffer.
