@@ -245,14 +245,18 @@ def test_a_mistake_in_the_last_line_is_found_before_anything_is_sent(make_stack,
 
 
 def test_a_second_command_for_the_same_output_is_refused(make_stack, tmp_path):
-    stack, sent = serving(make_stack, "--fake-floor-ms", "40"), rows(2000)
+    stack, sent = make_stack(), rows(2000)
+    stack.gateway("g0")
+    stack.ready("/health/live")
     file, out = write(tmp_path / "in.jsonl", sent), tmp_path / "out.jsonl"
     first = command(stack, file, out)
     stack.until(lambda: (tmp_path / "out.jsonl.state").exists(), "it has begun")
     status, _, err = done(command(stack, file, out))
     assert status == 2
     assert "another `hedgerow bulk` writes it" in err
-    assert done(first)[0] == 0
+    stack.worker("w0")  # only now: until then the first one cannot have ended
+    status, _, err = done(first)
+    assert status == 0, err
     assert_right(read(out), sent)
 
 

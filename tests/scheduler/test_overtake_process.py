@@ -22,6 +22,8 @@ from tests.scheduler.worker_process import WorkerProcess, ask, chunk, clean_env,
 pytestmark = pytest.mark.system
 
 ROUNDS = 5
+QUIET_S = 1.0
+TRIES = 20
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ async def test_a_query_sent_into_a_running_bulk_pass_is_answered_before_it(
 
 async def test_bulk_passes_are_small_while_queries_come_and_large_again_after(nats, tmp_path):
     bus = await Bus.connect(BusOptions(nats.url))
-    flags = ("--bulk", "off", "--fill", "off", "--fake-ms", "8", "--bulk-quiet-s", "0.5")
+    flags = ("--bulk", "off", "--fill", "off", "--fake-ms", "8", "--bulk-quiet-s", f"{QUIET_S}")
     sizes = ("--bulk-pass-tokens", "512", "--bulk-pass-busy-tokens", "128")
     worker = WorkerProcess(tmp_path, nats.url, "w1", *flags, *sizes)
     await worker.joined(bus)
@@ -108,10 +110,20 @@ async def test_bulk_passes_are_small_while_queries_come_and_large_again_after(na
         assert (await ask(bus, chunk("bulk", sequences, lane=Lane.BULK))).error is None
         return await batches(bus) - before
 
+    async def batches_of_bulk_beside_a_query() -> int:
+        # A machine busy with others may take so long that the worker rightly thinks it is quiet
+        # again: only what was over before that says how large passes are beside a query.
+        for _ in range(TRIES):
+            began_s = time.monotonic()
+            assert (await ask(bus, chunk("query", [tokens(1, 8)]))).error is None
+            passes = await batches_of_bulk()
+            if time.monotonic() - began_s < QUIET_S:
+                return passes
+        pytest.fail(f"in {TRIES} tries a query and 2048 tokens of bulk took more than {QUIET_S} s")
+
     assert await batches_of_bulk() == 2048 // 512
-    assert (await ask(bus, chunk("query", [tokens(1, 8)]))).error is None
-    assert await batches_of_bulk() == 2048 // 128
-    await asyncio.sleep(0.6)
+    assert await batches_of_bulk_beside_a_query() == 2048 // 128
+    await asyncio.sleep(QUIET_S + 0.1)
     assert await batches_of_bulk() == 2048 // 512
     await bus.close(patience_s=0)
     worker.stop()
