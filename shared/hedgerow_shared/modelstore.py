@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hedgerow_shared.errors import StartupError
+from hedgerow_shared.jsonfile import read_list
 
 _HUB_PATTERNS = [
     "*.json",
@@ -87,7 +88,7 @@ def locate(source: ModelSource) -> Path:
 
 
 def _folder(path: Path, source: ModelSource) -> Path:
-    if path.is_dir() and (path / "config.json").is_file():
+    if path.is_dir() and _is_model(path):
         return path.resolve()
     found = "a file" if path.is_file() else "a folder without config.json"
     raise StartupError(
@@ -97,16 +98,21 @@ def _folder(path: Path, source: ModelSource) -> Path:
 
 
 def _package_folder(name: str) -> Path | None:
-    """The folder of an installed package, or its `model/` child, whichever has config.json."""
+    """The folder of an installed package, or its `model/` child, whichever holds a model."""
     module = name.replace("-", "_")
     if not module.isidentifier():
         return None
     spec = importlib.util.find_spec(module)
     for root in (spec.submodule_search_locations or []) if spec else []:
         for folder in (Path(root), Path(root) / "model"):
-            if (folder / "config.json").is_file():
+            if _is_model(folder):
                 return folder
     return None
+
+
+def _is_model(folder: Path) -> bool:
+    """Older folders of sentence-transformers have config.json in 0_Transformer alone."""
+    return any((folder / name).is_file() for name in ("config.json", "modules.json"))
 
 
 def _hub_folder(source: ModelSource) -> Path:
@@ -118,7 +124,7 @@ def _hub_folder(source: ModelSource) -> Path:
             "hub downloads need huggingface-hub: pip install 'hedgerow[worker]' or give a folder"
         ) from None
     try:
-        return Path(snapshot_download(source.where, allow_patterns=_HUB_PATTERNS))
+        folder = Path(snapshot_download(source.where, allow_patterns=_HUB_PATTERNS))
     except Exception as error:  # noqa: BLE001 - the hub client raises many unrelated types
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise StartupError(
@@ -126,3 +132,37 @@ def _hub_folder(source: ModelSource) -> Path:
             f"hub did not give it ({type(error).__name__}: {reason[:160]}); check the name and the "
             "network, or give a local folder"
         ) from None
+    _check_weights(folder, source)
+    return folder
+
+
+def _check_weights(folder: Path, source: ModelSource) -> None:
+    """Name a pickle that the hub has where no safetensors came. Nothing is asked of the hub when
+    all weights are here, nor without a network."""
+    bare = [
+        path for path in _weight_paths(folder) if not any((folder / path).glob("*.safetensors"))
+    ]
+    if not bare:
+        return
+    try:
+        from huggingface_hub import list_repo_files
+
+        names = sorted(list_repo_files(source.where))
+    except Exception:  # noqa: BLE001 - the engine then says what it misses
+        return
+    for name in names:
+        path = PurePosixPath(name)
+        if path.parent in bare and path.match("pytorch_model*.bin"):
+            raise StartupError(
+                f"--model {source.alias}={source.where}: the hub has {name} and no safetensors "
+                "beside it; a pickle may run code when it is opened, so .bin is refused: convert "
+                "it to model.safetensors and give the folder"
+            )
+
+
+def _weight_paths(folder: Path) -> list[PurePosixPath]:
+    """Where a model's weights belong: its Transformer's folder and those of its Dense modules."""
+    file = folder / "modules.json"
+    entries = [(e.maybe_text("type") or "", e.maybe_text("path") or "") for e in read_list(file)]
+    paths = [path for kind, path in entries if kind.endswith(("Transformer", "Dense"))]
+    return [PurePosixPath(path) for path in paths or [""]]

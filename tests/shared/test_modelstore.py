@@ -95,6 +95,11 @@ def test_a_hub_id_in_the_cache_needs_no_network(hub_cache, no_network):
     assert (found / "config.json").is_file()
 
 
+def test_a_folder_whose_config_lies_with_its_transformer_is_a_model(folder):
+    (folder / "config.json").rename(folder / "modules.json")
+    assert locate(ModelSource("m", str(folder))) == folder.resolve()
+
+
 def one_line(source: ModelSource) -> str:
     with pytest.raises(StartupError) as refused:
         locate(source)
@@ -138,3 +143,73 @@ def test_lengths_for_all_and_for_one():
 def test_a_length_that_is_none_names_its_flag(flag):
     with pytest.raises(StartupError, match="--max-seq-len"):
         parse_max_seq_len([flag], ["a", "b"])
+
+
+DENSE = "sentence_transformers.models.Dense"
+MODULES = [
+    {"path": "", "type": "sentence_transformers.models.Transformer"},
+    {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    {"path": "2_Dense", "type": DENSE},
+]
+
+
+@pytest.fixture
+def hub(hub_cache, monkeypatch):
+    """`hub(here=[...], there=[...])`: files in the cache, and what the hub lists; counts asks."""
+    asked = []
+
+    def make(here: list[str], there: list[str] | None):
+        hub_cache("org/some-model")
+        found = locate(ModelSource("m", "org/some-model"))
+        asked.clear()
+        for name in here:
+            (found / name).parent.mkdir(exist_ok=True)
+            (found / name).write_text(json.dumps(MODULES) if name == "modules.json" else "{}")
+
+        def listed(_repo: str) -> list[str]:
+            asked.append(_repo)
+            if there is None:
+                raise OSError("network is unreachable")
+            return there
+
+        monkeypatch.setattr("huggingface_hub.list_repo_files", listed)
+        return asked
+
+    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda _repo: [])
+    return make
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "named"),
+    [
+        ([], ["pytorch_model.bin", "training_args.bin"], "pytorch_model.bin"),
+        ([], ["pytorch_model-00001-of-00002.bin"], "pytorch_model-00001-of-00002.bin"),
+        (
+            ["modules.json", "model.safetensors"],
+            ["model.safetensors", "2_Dense/pytorch_model.bin"],
+            "2_Dense/pytorch_model.bin",
+        ),
+    ],
+)
+def test_a_pickle_that_stayed_on_the_hub_is_named(hub, no_network, here, there, named):
+    hub(here, there)
+    line = one_line(ModelSource("m", "org/some-model"))
+    assert f"the hub has {named} and no safetensors" in line and "convert" in line
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "asks"),
+    [
+        (["model.safetensors"], ["pytorch_model.bin"], 0),
+        (["modules.json", "model.safetensors", "2_Dense/model.safetensors"], [], 0),
+        ([], None, 1),
+        ([], ["onnx/pytorch_model.bin", "openvino_model.bin"], 1),
+    ],
+    ids=["whole", "whole with a Dense", "no network", "pickles elsewhere"],
+)
+def test_the_hub_is_asked_for_a_list_only_where_weights_are_missing(
+    hub, no_network, here, there, asks
+):
+    asked = hub(here, there)
+    assert locate(ModelSource("m", "org/some-model")).is_dir()
+    assert len(asked) == asks
