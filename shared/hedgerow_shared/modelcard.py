@@ -3,7 +3,7 @@
 Pure JSON: no weights, no tokenizer library. The gateway uses lengths, prompts and dimensions;
 the engine uses the raw `config` and the module list. Sources: config.json, modules.json,
 1_Pooling/config.json (both schemas), 2_Dense*/config.json, sentence_bert_config.json,
-config_sentence_transformers.json.
+config_sentence_transformers.json, and one key of tokenizer_config.json.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, Literal
 
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.jsonfile import JsonObject
-from hedgerow_shared.modules import Module, check_order, read_modules
+from hedgerow_shared.latesettings import check_late_settings, normalizes
+from hedgerow_shared.modules import Module, check_order, check_scorer, read_modules, trunk_of
 from hedgerow_shared.original import yes_no_tokens
+from hedgerow_shared.textsettings import read_sbert, read_text_settings
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
 
@@ -41,15 +43,19 @@ _POOLING_NAMES: dict[str, PoolingMode] = {
 # Tables of rotary angles have a row per position; the longest models have 10 million.
 _MOST_POSITIONS = 1 << 24
 _COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
-_SBERT_FILES = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-)
+_MOST_LABELS = 1 << 16
+_MOST_TYPES = 1 << 16
+TOKEN_TYPES: Mapping[str, int] = {
+    "bert": 2,
+    "roberta": 2,
+    "xlm-roberta": 2,
+    "camembert": 2,
+    "deberta-v2": 0,
+    "gte": 1,
+    "new": 1,
+    "nomic_bert": 2,
+}
+"""Rows of a family's token type table where config.json does not say; 0 in all other families."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Pooling:
 class ModelCard:
     """Everything a folder says about its model that is not a weight.
 
+    token_types: rows of the token type table; below 2 a pair's second text is not told apart
     max_seq_len: tokens a sequence may have, specials included (`--max-seq-len` overrules)
     max_positions: the longest sequence the weights allow
     dimension: numbers in an embedding after all Dense modules; 0 for a pure scorer
@@ -79,6 +86,7 @@ class ModelCard:
     normalize: bool
     hidden_size: int
     vocab_size: int
+    token_types: int
     dimension: int
     max_positions: int
     max_seq_len: int
@@ -90,8 +98,13 @@ class ModelCard:
     matryoshka: tuple[int, ...]
 
     @property
+    def trunk(self) -> Path:
+        """Where config.json, weights and tokenizer lie: the folder, or its Transformer's."""
+        return trunk_of(self.folder, self.modules)
+
+    @property
     def tokenizer_file(self) -> Path:
-        return self.folder / "tokenizer.json"
+        return self.trunk / "tokenizer.json"
 
     @property
     def is_scorer(self) -> bool:
@@ -108,16 +121,19 @@ class ModelCard:
 
 def read_card(folder: Path, *, max_seq_len: int | None = None) -> ModelCard:
     """Read a model folder. Raises StartupError naming the file and the key that is wrong."""
-    config = JsonObject.read(folder / "config.json")
-    st = JsonObject.read(folder / "config_sentence_transformers.json", optional=True)
-    sbert_file = next((f for f in _SBERT_FILES if (folder / f).is_file()), _SBERT_FILES[0])
-    sbert = JsonObject.read(folder / sbert_file, optional=True)
-    modules = read_modules(folder) or _original_modules(folder, config)
+    modules = read_modules(folder)
     check_order(folder, modules)
+    trunk = trunk_of(folder, modules)
+    config = JsonObject.read(trunk / "config.json")
+    st = JsonObject.read(folder / "config_sentence_transformers.json", optional=True)
+    sbert = read_sbert(trunk, beside_modules=bool(modules))
+    texts = read_text_settings(st, sbert)
+    modules = modules or _original_modules(folder, config)
     text_config = config.section("text_config")
     hidden = text_config.whole("hidden_size", "n_embd", "d_model", "dim")
     architecture = (*config.texts("architectures"), "")[0]
     labels = _labels(config, architecture, modules)
+    check_scorer(folder, modules, scores=bool(labels))
     card = ModelCard(
         folder=folder,
         model_type=config.maybe_text("model_type") or "",
@@ -125,20 +141,23 @@ def read_card(folder: Path, *, max_seq_len: int | None = None) -> ModelCard:
         config=config.values,
         modules=modules,
         pooling=_pooling(next((m for m in modules if m.kind == "pooling"), None)),
-        normalize=bool(modules) and modules[-1].kind == "normalize",
+        normalize=normalizes(modules, st),
         hidden_size=hidden,
         vocab_size=text_config.whole("vocab_size"),
+        token_types=_token_types(text_config, config.maybe_text("model_type") or ""),
         dimension=_dimension(hidden, modules, labels),
         max_positions=_max_positions(text_config),
         max_seq_len=0,
         num_labels=len(labels),
         labels=labels,
-        prompts={k: v for k, v in st.mapping("prompts").items() if isinstance(v, str)},
-        default_prompt=st.maybe_text("default_prompt_name"),
-        do_lower_case=sbert.flag("do_lower_case", False),
+        prompts=texts.prompts,
+        default_prompt=texts.default_prompt,
+        do_lower_case=texts.do_lower_case,
         matryoshka=config.wholes("matryoshka_dimensions"),
     )
-    return replace(card, max_seq_len=_limit(card, sbert.maybe_whole("max_seq_length"), max_seq_len))
+    card = replace(card, max_seq_len=_limit(card, texts.longest, max_seq_len))
+    check_late_settings(modules, st, sbert, card.max_seq_len)
+    return card
 
 
 def _limit(card: ModelCard, from_card: int | None, asked: int | None) -> int:
@@ -195,14 +214,31 @@ def _dimension(hidden: int, modules: tuple[Module, ...], labels: tuple[str, ...]
 def _labels(config: JsonObject, architecture: str, modules: tuple[Module, ...]) -> tuple[str, ...]:
     if any(m.kind == "logit_score" for m in modules):
         return ("yes",)
-    if not architecture.endswith("ForSequenceClassification"):
+    # A Pooling says that the model embeds, whatever class its weights were saved from.
+    pooled = any(m.kind == "pooling" for m in modules)
+    if pooled or not architecture.endswith("ForSequenceClassification"):
         return ()
     id2label = config.mapping("id2label")
-    if any(not key.isdecimal() for key in id2label):
+    if any(not key.isdecimal() or len(key) > 9 for key in id2label):
         raise config.wrong("id2label", "an object with numbers as keys")
     if id2label:
         return tuple(str(id2label[k]) for k in sorted(id2label, key=int))
-    return tuple(f"LABEL_{i}" for i in range(config.maybe_whole("num_labels") or 2))
+    count = config.maybe_whole("num_labels") or 2
+    if count > _MOST_LABELS:
+        raise config.wrong("num_labels", f"at most {_MOST_LABELS}")
+    return tuple(f"LABEL_{i}" for i in range(count))
+
+
+def _token_types(config: JsonObject, model_type: str) -> int:
+    # MPNet and DistilBERT have no such table, whatever the key says.
+    if model_type in ("mpnet", "distilbert"):
+        return 0
+    rows = config.values.get("type_vocab_size")
+    if rows is None:
+        return TOKEN_TYPES.get(model_type, 0)
+    if type(rows) is not int or not 0 <= rows <= _MOST_TYPES:
+        raise config.wrong("type_vocab_size", f"a whole number from 0 up, at most {_MOST_TYPES}")
+    return rows
 
 
 def _max_positions(config: JsonObject) -> int:

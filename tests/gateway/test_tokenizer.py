@@ -24,7 +24,7 @@ from hedgerow_gateway.tokenizer.hf import HfEncoder
 from hedgerow_gateway.tokenizer.prefix import cuttable, prefix_ids, worth_cutting
 from hedgerow_shared.errors import BadInputError, StartupError
 from hedgerow_shared.modelcard import Module, Pooling, read_card
-from tests.gateway.conftest import DOCS, TRAINERS
+from tests.gateway.conftest import DOCS, TRAINERS, train_wordpiece, write_model
 
 TEXTS = ["hello", " x ", "a  b", "naïve café", "你好 world", "tab\tnew\nline", "?", "word " * 90]
 FAMILIES = list(TRAINERS)
@@ -217,6 +217,13 @@ def test_truncating_the_start_keeps_the_prompt(toy_folders):
     encoded = tokenizer.encode(["word " * 90], limit=30, prompt="query: ", truncate="start")
     assert encoded.input_ids.tolist()[1 : len(bare) + 1] == bare
     assert encoded.used.tolist() == [30]
+
+
+def test_a_second_text_is_told_apart_where_the_family_does_without_a_key(tmp_path):
+    folder = write_model(tmp_path / "m", train_wordpiece(), type_vocab_size=None)
+    assert open_tokenizer(read_card(folder), log=print).specials.typed
+    folder = write_model(tmp_path / "m", train_wordpiece(), type_vocab_size=1)
+    assert not open_tokenizer(read_card(folder), log=print).specials.typed
 
 
 def test_a_last_token_model_gets_the_end_token_its_file_forgot(toy_folders):

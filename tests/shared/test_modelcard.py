@@ -161,7 +161,7 @@ def test_roberta_counts_positions_from_behind_the_padding(make):
     ],
 )
 def test_labels_are_in_the_order_of_their_numbers(make, config, labels):
-    card = read_card(make({"config.json": {**CONFIG, **config}}))
+    card = read_card(make({"config.json": {**CONFIG, **config}, "modules.json": None}))
     assert card.labels == labels
     assert card.is_scorer is bool(labels)
     assert (card.dimension == 0) is bool(labels)
@@ -184,6 +184,30 @@ def test_prompts_and_case_and_matryoshka_are_read(make):
     assert card.default_prompt == "query"
     assert card.do_lower_case
     assert card.matryoshka == (4, 8)
+
+
+@pytest.mark.parametrize("name", [None, "query", "document"])
+def test_prompts_that_sentence_transformers_takes_are_taken(make, name):
+    st = {"prompts": {"passage": None}, "default_prompt_name": name}
+    card = read_card(make({"config_sentence_transformers.json": st}))
+    assert dict(card.prompts) == {"passage": ""}
+    assert card.default_prompt == name
+
+
+@pytest.mark.parametrize(
+    ("config", "types"),
+    [
+        ({}, 2),
+        ({"type_vocab_size": 0}, 0),
+        ({"type_vocab_size": None}, 2),
+        ({"model_type": "mpnet", "type_vocab_size": 2}, 0),
+        ({"model_type": "gte"}, 1),
+        ({"model_type": "qwen3"}, 0),
+        ({"text_config": {**CONFIG, "type_vocab_size": 3}}, 3),
+    ],
+)
+def test_token_types_are_the_familys_own_where_the_key_is_missing(make, config, types):
+    assert read_card(make({"config.json": {**CONFIG, **config}})).token_types == types
 
 
 def test_the_gateways_fingerprint_changes_with_everything_that_changes_token_ids(make):
@@ -324,6 +348,56 @@ BAD = {
         {"config_sentence_transformers.json": {"default_prompt_name": 3}},
         r"config_sentence_transformers\.json.*default_prompt_name",
     ),
+    "a prompt is a number": (
+        {"config_sentence_transformers.json": {"prompts": {"query": 5}}},
+        r"config_sentence_transformers\.json: prompts must be .*'query'",
+    ),
+    "default prompt is none of the prompts": (
+        {"config_sentence_transformers.json": {"prompts": {"a": "x"}, "default_prompt_name": "b"}},
+        r"config_sentence_transformers\.json: default_prompt_name must be one of",
+    ),
+    "token types are text": (
+        {"config.json": {**CONFIG, "type_vocab_size": "two"}},
+        r"config\.json: type_vocab_size must be a whole number from 0 up",
+    ),
+    "token types are a list": (
+        {"config.json": {**CONFIG, "type_vocab_size": [2]}},
+        r"config\.json: type_vocab_size must be a whole number from 0 up",
+    ),
+    "a Pooling of other code": (
+        {"modules.json": [MODULES[0], {**MODULES[1], "type": "my_code.attention.Pooling"}]},
+        r"modules\.json: module type 'my_code\.attention\.Pooling' is not supported",
+    ),
+    "a path of two lines": (
+        {"modules.json": [MODULES[0], {**MODULES[1], "path": "1_\nPooling"}]},
+        r"modules\.json: path must be the name of a folder, found '1_\\nPooling'",
+    ),
+    "a transformer that is not there": (
+        {"modules.json": [{**MODULES[0], "path": "0_Transformer"}, MODULES[1]]},
+        r"0_Transformer/config\.json: missing",
+    ),
+    "more labels than any model has": (
+        {
+            "modules.json": None,
+            "config.json": {
+                **CONFIG,
+                "architectures": ["BertForSequenceClassification"],
+                "num_labels": 10**9,
+            },
+        },
+        r"config\.json: num_labels must be at most 65536",
+    ),
+    "a label's number is huge": (
+        {
+            "modules.json": None,
+            "config.json": {
+                **CONFIG,
+                "architectures": ["BertForSequenceClassification"],
+                "id2label": {"1" * 5000: "a"},
+            },
+        },
+        r"config\.json: id2label must be an object with numbers as keys",
+    ),
     "matryoshka is a number": (
         {"config.json": {**CONFIG, "matryoshka_dimensions": 4}},
         "matryoshka_dimensions",
@@ -334,11 +408,12 @@ BAD = {
     ),
     "labels are not numbered": (
         {
+            "modules.json": None,
             "config.json": {
                 **CONFIG,
                 "architectures": ["BertForSequenceClassification"],
                 "id2label": {"a": "b"},
-            }
+            },
         },
         "id2label",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hedgerow_shared.modelcard import ModelCard
+from hedgerow_shared.modules import on_tokens
 
 
 def is_quantized(card: ModelCard) -> bool:
@@ -12,9 +13,7 @@ def is_quantized(card: ModelCard) -> bool:
 
 def is_late_interaction(card: ModelCard) -> bool:
     """True when the folder's modules work on tokens: no Pooling, but a Dense or a token mask."""
-    kinds = {m.kind for m in card.modules}
-    on_tokens = any(m.config.get("module_input_name") == "token_embeddings" for m in card.modules)
-    return "pooling" not in kinds and (on_tokens or bool(kinds & {"dense", "token_mask"}))
+    return on_tokens(card.modules)
 
 
 def is_sparse(card: ModelCard) -> bool:
@@ -28,7 +27,7 @@ def m3_heads(card: ModelCard) -> tuple[str, ...]:
     found: list[str] = []
     for stem in ("sparse_linear", "colbert_linear"):
         names = (f"{stem}.safetensors", f"{stem}.pt")
-        found += [name for name in names if (card.folder / name).is_file()][:1]
+        found += [name for name in names if (card.trunk / name).is_file()][:1]
     return tuple(found)
 
 

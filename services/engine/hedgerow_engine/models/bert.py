@@ -128,7 +128,7 @@ class Embeddings:
         norm: str = "embeddings.LayerNorm",
     ) -> None:
         self.ops, hidden = block.ops, config.hidden_size
-        types = config.types()
+        types = config.token_types
 
         def table(name: str, rows: int) -> Tensor | None:
             name = f"embeddings.{name}_embeddings.weight"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hedgerow_engine.models.config import Config, refusal
 from hedgerow_engine.models.defaults import DEFAULTS
+from hedgerow_engine.weights import Weights
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
@@ -22,6 +23,12 @@ def check_card(card: ModelCard) -> None:
     if card.model_type == "modernbert" and config.values.get("sliding_window") is not None:
         config.only("sliding_window", config.integer("local_attention") // 2)
     _check_logit_score(card)
+
+
+def skip_classifier(card: ModelCard, weights: Weights) -> None:
+    """A folder that embeds may have been saved from a classifier, whose head then means nothing."""
+    if not card.is_scorer and card.architecture.endswith("ForSequenceClassification"):
+        weights.skip("classifier.*", "pre_classifier.*", "head.*", "pooler.*", "score.*")
 
 
 def _check_logit_score(card: ModelCard) -> None:

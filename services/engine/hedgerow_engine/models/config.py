@@ -47,7 +47,7 @@ class Config:
     """The config of one model's text part. Every getter raises StartupError."""
 
     def __init__(self, card: ModelCard) -> None:
-        self.file = card.folder / "config.json"
+        self.file = card.trunk / "config.json"
         inner = card.config.get("text_config")
         if inner is not None and not isinstance(inner, dict):
             raise refusal(self.file, "text_config", inner, "an object")
@@ -56,6 +56,7 @@ class Config:
         self.model_type = card.model_type
         self.hidden_size = card.hidden_size
         self.vocab_size = card.vocab_size
+        self.token_types = card.token_types
 
     def get(self, *keys: str) -> Any:
         """The value of the first of `keys` that is there and not null, else the default."""
@@ -111,12 +112,6 @@ class Config:
     def mlp_name(self) -> object:
         """The MLP's activation as the config has it."""
         return self.get(self._mlp_key())
-
-    def types(self) -> int:
-        """Rows of the token type table. MPNet and DistilBERT have none, whatever the key says."""
-        if self.model_type in ("mpnet", "distilbert"):
-            return 0
-        return self.integer("type_vocab_size", default=0, least=0)
 
     def heads(self) -> tuple[int, int, int]:
         """(num_heads, num_kv_heads, head_dim) of a decoder."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from hedgerow_engine.layers.ops import Ops
 from hedgerow_engine.models import bert_family, decoder_family
 from hedgerow_engine.models.base import Model
-from hedgerow_engine.models.checks import check_card
+from hedgerow_engine.models.checks import check_card, skip_classifier
 from hedgerow_engine.models.modernbert import load_modernbert
 from hedgerow_engine.models.rotary_bert import load_gte, load_nomic
 from hedgerow_engine.weights import Weights
@@ -50,7 +50,7 @@ _REMOTE_BERT = ("JinaBert", "jina-bert")
 def load_model(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """Build the model of a folder. Raises StartupError naming what is not supported or wrong."""
     check_card(card)
-    file = card.folder / "config.json"
+    file = card.trunk / "config.json"
     reason = _REFUSED.get(card.model_type)
     # JinaBERT calls itself "bert" and shows its own code only in auto_map.
     if any(name in str(card.config.get("auto_map", "")) for name in _REMOTE_BERT):
@@ -64,5 +64,6 @@ def load_model(card: ModelCard, weights: Weights, ops: Ops) -> Model:
             f"(supported: {', '.join(sorted(FAMILIES))})"
         )
     model = loader(card, weights, ops)
+    skip_classifier(card, weights)
     weights.finish()
     return model

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import llvmlite
 
+from hedgerow_engine.models.checks import skip_classifier
 from hedgerow_engine.native.cache import ObjectCache, cache_folder, program_key
 from hedgerow_engine.native.compiler import (
     Program,
@@ -87,6 +88,7 @@ def build(
     failure = self_test(program, model, tensors, chosen, threads=threads)
     if failure:
         raise UnsupportedError(failure)
+    skip_classifier(card, weights)
     weights.finish()
     return Built(card=card, geometry=g, rung=chosen, model=model, program=program, threads=threads)
 

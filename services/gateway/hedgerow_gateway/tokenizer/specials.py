@@ -53,7 +53,7 @@ def read_specials(file: TokenizerFile, encoder: HfEncoder, card: ModelCard) -> S
     (GTE-Qwen2, base Qwen files), so then the end token of config.json is appended.
     """
     found = _probe(file, encoder)
-    if int(card.config.get("type_vocab_size") or 0) < 2:
+    if card.token_types < 2:
         found = replace(found, typed=False)
     end = _end_token(card)
     if end is None or found.suffix.shape[0]:
@@ -93,7 +93,7 @@ def _end_token(card: ModelCard) -> int | None:
         return None
     end = card.config.get("eos_token_id")
     end = end[0] if isinstance(end, list) and end else end
-    file = card.folder / "tokenizer_config.json"
+    file = card.trunk / "tokenizer_config.json"
     if end is None and file.is_file():
         wanted = orjson.loads(file.read_bytes()).get("eos_token_id")
         end = wanted if isinstance(wanted, int) else None

@@ -85,7 +85,7 @@ def geometry(card: ModelCard, words: str) -> Geometry:
             width=card.hidden_size,
             words=cast(TableKind, words),
             positions=card.max_positions,
-            types=min(2, config.types()),
+            types=min(2, config.token_types),
         ),
         hidden=card.hidden_size,
         intermediate=config.integer("intermediate_size", "hidden_dim"),
@@ -116,7 +116,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
         layer=layers(lambda i: _layer(weights, g, names, f"{names.layer}.{i}.", bias)),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
-    weights.skip("embeddings.position_ids", "cls.*", "lm_head.*")
+    weights.skip("cls.*", "lm_head.*")
     weights.skip("vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*")
     if not card.is_scorer or not names.head[0].startswith("pooler"):
         weights.skip("pooler.*")
@@ -132,7 +132,7 @@ def _table(card: ModelCard, weights: Weights, g: Geometry) -> Floats:
     if not g.embed.types:
         return table
     name = "embeddings.token_type_embeddings.weight"
-    types = weights.take(name, (config.types(), g.hidden)).float32()
+    types = weights.take(name, (config.token_types, g.hidden)).float32()
     return np.concatenate([table + types[i] for i in range(g.embed.types)])
 
 

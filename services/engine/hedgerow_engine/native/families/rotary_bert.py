@@ -55,7 +55,7 @@ def geometry(card: ModelCard, words: str) -> Geometry:
     config = Config(card)
     check_rotary_bert(config)
     count, head_dim = config.plain_heads()
-    types = min(2, config.types())
+    types = min(2, config.token_types)
     return Geometry(
         embed=EmbedSpec(width=card.hidden_size, words=cast(TableKind, words), types=types),
         hidden=card.hidden_size,
@@ -89,7 +89,7 @@ def tensors(card: ModelCard, weights: Weights, g: Geometry) -> ModelTensors:
         layer=layers(lambda i: _layer(config, weights, g, names, f"{names.layer}.{i}.", turn)),
         tail=_head_tensors(card, weights) if card.is_scorer else answer_tensors(card),
     )
-    weights.skip("pooler.*", "classifier.*", "embeddings.position_ids", "cls.*", "lm_head.*")
+    weights.skip("pooler.*", "classifier.*", "cls.*", "lm_head.*")
     return model
 
 
@@ -124,7 +124,7 @@ def _is_nomic(card: ModelCard) -> bool:
 def _types(card: ModelCard, weights: Weights, g: Geometry) -> Floats | None:
     if not g.embed.types:
         return None
-    rows = Config(card).types()
+    rows = card.token_types
     name = "embeddings.token_type_embeddings.weight"
     return weights.take(name, (rows, g.hidden)).float32()[: g.embed.types]
 
