@@ -10,14 +10,21 @@ from hedgerow_shared.jsonfile import JsonObject
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder: the single one, else what its index names, as
     transformers looks for them; else all there are.
 
-    Raises StartupError for what is named but is no file, and where there is nothing at all.
+    Raises StartupError for what is named but is no file, where there is nothing at all, and where
+    an adapter lies beside them.
     """
+    if _is_there(folder / _ADAPTER):
+        raise StartupError(
+            f"{folder / _ADAPTER}: an adapter (LoRA) would be ignored; merge it into "
+            f"{_SINGLE} (peft: merge_and_unload) and take the folder of the merged model"
+        )
     single = folder / _SINGLE
     if _is_there(folder / _INDEX) and not single.is_file():
         return _indexed(folder / _INDEX)

@@ -36,6 +36,8 @@ PREFIXES = (
 )
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 _FLOATS = ("F64", "F32", "F16", "BF16")
+# Constants that older code saved beside the weights; whoever needs them computes them.
+_CONSTANTS = ("rotary_emb.inv_freq", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 class Weights:
@@ -137,7 +139,7 @@ class Weights:
 
     def finish(self) -> None:
         """Raise StartupError if a tensor was never asked for: it would change the vectors."""
-        left = sorted(set(self._tensors) - self._taken)
+        left = sorted(n for n in set(self._tensors) - self._taken if not n.endswith(_CONSTANTS))
         if left:
             raw = self._tensors[left[0]]
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""

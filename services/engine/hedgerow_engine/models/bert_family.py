@@ -31,7 +31,7 @@ Bias = Callable[[Config, Weights, Ops], "list[ScoreBias]"]
 def load_bert(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """BERT: pooler and classifier where it scores pairs."""
     encoder = _encoder(card, weights, ops, BERT_NAMES)
-    weights.skip("embeddings.position_ids", "cls.seq_relationship.*")
+    weights.skip("cls.seq_relationship.*")
     head = _head(card, weights, ops, ("pooler.dense", "tanh"), "classifier")
     return Model(encoder, row_heads(card, weights, ops, head))
 
@@ -39,7 +39,7 @@ def load_bert(card: ModelCard, weights: Weights, ops: Ops) -> Model:
 def load_roberta(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     """RoBERTa, CamemBERT, XLM-R: positions start after the padding row."""
     encoder = _encoder(card, weights, ops, BERT_NAMES)
-    weights.skip("embeddings.position_ids", "pooler.*")
+    weights.skip("pooler.*")
     head = _head(card, weights, ops, ("classifier.dense", "tanh"), "classifier.out_proj")
     heads = row_heads(card, weights, ops, head)
     # BGE-M3's token vectors leave out the first token, which carries its dense vector.
@@ -57,7 +57,7 @@ def load_mpnet(card: ModelCard, weights: Weights, ops: Ops) -> Model:
         return [BucketBias(table.float())] * config.layers()
 
     encoder = _encoder(card, weights, ops, MPNET_NAMES, bias=bias)
-    weights.skip("embeddings.position_ids", "pooler.*")
+    weights.skip("pooler.*")
     head = _head(card, weights, ops, ("classifier.dense", "tanh"), "classifier.out_proj")
     return Model(encoder, row_heads(card, weights, ops, head))
 
@@ -77,7 +77,7 @@ def load_deberta(card: ModelCard, weights: Weights, ops: Ops) -> Model:
     if not config.flag("relative_attention"):
         raise config.wrong(("relative_attention",), "true")
     encoder = _encoder(card, weights, ops, DEBERTA_NAMES, bias=disentangled)
-    weights.skip("embeddings.position_ids", "lm_predictions.*", "mask_predictions.*")
+    weights.skip("lm_predictions.*", "mask_predictions.*")
     activation = config.activation("pooler_hidden_act")
     head = _head(card, weights, ops, ("pooler.dense", activation), "classifier")
     return Model(encoder, row_heads(card, weights, ops, head))

@@ -138,7 +138,7 @@ def _scorer(card: ModelCard, weights: Weights, ops: Ops) -> Head | None:
         first = label_step(weights, ops, "pooler.dense", (hidden, hidden), "tanh")
         last = label_step(weights, ops, "classifier", (card.num_labels, hidden))
         scorer = ClassifierHead([first, last])
-    weights.skip("pooler.*", "classifier.*", "embeddings.position_ids")
+    weights.skip("pooler.*", "classifier.*")
     return scorer
 
 
