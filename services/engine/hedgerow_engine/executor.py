@@ -35,7 +35,7 @@ class Pass:
     logits: float32 [num_seqs, num_labels]
     sparse_rows: float32 [num_seqs, vocab_size]
     token_weights: float32 [num_tokens], a sparse weight for each token of the batch
-    token_vectors: float32 [num_tokens, dim], normalised; multi-vector
+    token_vectors: float32 [num_tokens, dim], of length 1 where the model makes them so
     first_token: leading tokens of each sequence whose vectors are left out of its row
     """
 

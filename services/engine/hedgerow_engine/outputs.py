@@ -43,7 +43,7 @@ def finish(
                 rows[i] = _sparse(batch, answer, i)
         else:
             for i in members:
-                rows[i] = _multivector(batch, answer, spec, i)
+                rows[i] = _multivector(batch, answer, spec, i, normalize)
     return StepOutput([_present(row) for row in rows])
 
 
@@ -146,7 +146,9 @@ def _sparse(batch: RaggedBatch, answer: Pass, i: int) -> Row:
     return (ids.astype(np.int32), weights.astype(np.float32))
 
 
-def _multivector(batch: RaggedBatch, answer: Pass, spec: OutputSpec, i: int) -> Row:
+def _multivector(
+    batch: RaggedBatch, answer: Pass, spec: OutputSpec, i: int, normalize: bool
+) -> Row:
     assert answer.token_vectors is not None, "the executor was not asked for token vectors"
     start = batch.cu_seqlens[i] + answer.first_token
     own = answer.token_vectors[start : batch.cu_seqlens[i + 1]]
@@ -156,8 +158,8 @@ def _multivector(batch: RaggedBatch, answer: Pass, spec: OutputSpec, i: int) -> 
         return _not_finite()
     row: list[Array] = []
     for dtype, dim in spec.wanted(own.shape[1]):
-        whole = dim == own.shape[1]
-        row.append(cast(own if whole else unit_rows(own[:, :dim]), dtype))
+        part = own[:, :dim]
+        row.append(cast(unit_rows(part) if normalize and dim < own.shape[1] else part, dtype))
     return tuple(row)
 
 

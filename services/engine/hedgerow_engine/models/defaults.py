@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hedgerow_shared.modelcard import TOKEN_TYPES
+
 _BERT: Mapping[str, Any] = {
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
     "pad_token_id": 0,
-    "type_vocab_size": 2,
+    "tie_word_embeddings": True,
+    "type_vocab_size": TOKEN_TYPES["bert"],
 }
 _ROBERTA = {**_BERT, "pad_token_id": 1}
 _LLAMA: Mapping[str, Any] = {
@@ -23,6 +26,7 @@ _LLAMA: Mapping[str, Any] = {
     "mlp_bias": False,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
 }
 _QWEN: Mapping[str, Any] = {
     "hidden_act": "silu",
@@ -31,6 +35,7 @@ _QWEN: Mapping[str, Any] = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
     "sliding_window": 4096,
+    "tie_word_embeddings": False,
     "use_sliding_window": False,
 }
 _QWEN3 = {**_QWEN, "attention_bias": False, "head_dim": 128}
@@ -41,7 +46,12 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "mpnet": _ROBERTA,
-    "distilbert": {"activation": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0},
+    "distilbert": {
+        "activation": "gelu",
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+    },
     "deberta-v2": {
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-7,
@@ -52,7 +62,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "position_buckets": -1,
         "relative_attention": False,
         "share_att_key": False,
-        "type_vocab_size": 0,
+        "tie_word_embeddings": True,
+        "type_vocab_size": TOKEN_TYPES["deberta-v2"],
     },
     "modernbert": {
         "attention_bias": False,
@@ -67,24 +78,28 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "mlp_bias": False,
         "norm_bias": False,
         "norm_eps": 1e-5,
+        "tie_word_embeddings": True,
     },
     "gte": {
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
         "rope_theta": 160000.0,
-        "type_vocab_size": 1,
+        "tie_word_embeddings": True,
+        "type_vocab_size": TOKEN_TYPES["gte"],
     },
     # The older name of gte has a class of its own, outside of transformers.
     "new": {
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
         "rope_theta": 10000.0,
-        "type_vocab_size": 1,
+        "tie_word_embeddings": True,
+        "type_vocab_size": TOKEN_TYPES["new"],
     },
     "nomic_bert": {
         "layer_norm_eps": 1e-12,
         "rope_theta": 1000.0,
-        "type_vocab_size": 2,
+        "tie_word_embeddings": True,
+        "type_vocab_size": TOKEN_TYPES["nomic_bert"],
     },
     "qwen2": _QWEN,
     "qwen3": _QWEN3,
@@ -98,6 +113,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "sliding_window": 4096,
+        "tie_word_embeddings": False,
     },
     "gemma3_text": {
         "attention_bias": False,
@@ -110,6 +126,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "rope_theta": 1000000.0,
         "sliding_window": 4096,
         "sliding_window_pattern": 6,
+        "tie_word_embeddings": True,
         "use_bidirectional_attention": False,
     },
 }

@@ -53,16 +53,17 @@ class ClassifierHead:
 
 
 class TokenHead:
-    """Late interaction (ColBERT): every token's vector through `steps`, then to length 1."""
+    """Late interaction (ColBERT): every token's vector through `steps`, then to length 1 where
+    the model's definition says so."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._steps = steps
+    def __init__(self, steps: Sequence[Step], *, normalize: bool) -> None:
+        self._steps = [*steps, unit] if normalize else steps
 
     def __call__(self, hidden_states: Tensor, inputs: ModelInputs) -> dict[str, Tensor]:
         rows = hidden_states.float()
         for step in self._steps:
             rows = step(rows)
-        return {"token_vectors": unit(rows)}
+        return {"token_vectors": rows}
 
 
 @opaque

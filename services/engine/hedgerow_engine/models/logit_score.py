@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hedgerow_engine.models.config import refusal
+from hedgerow_engine.models.config import Config, refusal
 from hedgerow_engine.weightfile import RawTensor
 from hedgerow_engine.weights import Weights
 from hedgerow_shared.modelcard import ModelCard
@@ -17,7 +17,9 @@ def score_rows(card: ModelCard, weights: Weights) -> RawTensor | None:
     module = next((m for m in card.modules if m.kind == "logit_score"), None)
     if module is None:
         return None
-    name = "lm_head.weight" if weights.has("lm_head.weight") else "embed_tokens.weight"
+    tied = Config(card).flag("tie_word_embeddings")
+    own = weights.has("lm_head.weight") or not tied
+    name = "lm_head.weight" if own else "embed_tokens.weight"
     logits = weights.take(name, (card.vocab_size, card.hidden_size))
     file = module.folder / "config.json"
 
