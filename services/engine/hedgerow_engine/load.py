@@ -4,23 +4,21 @@ an executor that needs it does.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 from hedgerow_engine.device import open_device
 from hedgerow_engine.engine import Engine
 from hedgerow_engine.executor import Device
 from hedgerow_engine.fingerprint import engine_fingerprint
+from hedgerow_engine.hostmemory import check_memory
 from hedgerow_engine.offers import is_quantized
 from hedgerow_engine.settings import EngineSettings, ModelSpec
 from hedgerow_engine.thread import EngineThread
+from hedgerow_engine.vocabulary import check_vocabulary
 from hedgerow_engine.waiter import Waiter
 from hedgerow_engine.weights import Weights
-from hedgerow_shared.errors import StartupError
-from hedgerow_shared.modelcard import ModelCard, read_card
+from hedgerow_shared.modelcard import read_card
 
 __all__ = ["EngineHost", "EngineSettings", "ModelSpec", "load_engines"]
 
@@ -70,9 +68,10 @@ class EngineHost:
 
     def _load(self, spec: ModelSpec, settings: EngineSettings, log: Log) -> Engine:
         card = read_card(spec.folder, max_seq_len=spec.max_seq_len)
-        weights = Weights.open(spec.folder)
-        _check_memory(weights)
-        _check_tokenizer(card)
+        weights = Weights.open(card.trunk)
+        # A GPU's weights are counted against its own memory, by its device.
+        check_memory(weights, settings.dtype if self._device.synchronous else None)
+        check_vocabulary(card)
         executor = self._device.build(card, weights)
         waits = self._waiters
         engine = Engine(
@@ -104,45 +103,3 @@ def load_engines(models: Sequence[ModelSpec], settings: EngineSettings, *, log: 
         host.close()
         raise
     return host
-
-
-def _check_memory(weights: Weights) -> None:
-    """Refuse a model that cannot fit: the mapping plus a packed copy of every matrix."""
-    try:
-        meminfo = Path("/proc/meminfo").read_text("ascii")
-        available = next(
-            int(line.split()[1]) << 10
-            for line in meminfo.splitlines()
-            if line.startswith("MemAvailable:")
-        )
-    except (OSError, StopIteration, ValueError):
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if weights.num_bytes > available:
-        raise StartupError(
-            f"{weights.folder}: weights of {weights.num_bytes >> 20} MiB, but only "
-            f"{available >> 20} MiB of memory are free; take a smaller model or a bigger machine"
-        )
-
-
-def _check_tokenizer(card: ModelCard) -> None:
-    """Refuse a tokenizer that can give ids the embedding table has no row for."""
-    if not card.tokenizer_file.is_file():
-        return
-    try:
-        tokenizer = json.loads(card.tokenizer_file.read_text("utf-8"))
-        vocab = tokenizer["model"]["vocab"]
-        largest = max(vocab.values()) if isinstance(vocab, dict) else len(vocab) - 1
-        largest = max([largest, *(t["id"] for t in tokenizer.get("added_tokens") or ())])
-        # Ids that are text compare with each other, and only then fail.
-        if type(largest) is not int:
-            raise TypeError(largest)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
-        raise StartupError(
-            f"{card.tokenizer_file}: not a tokenizer.json with a vocabulary; download it again"
-        ) from None
-    if largest >= card.vocab_size:
-        raise StartupError(
-            f"{card.tokenizer_file}: has token id {largest}, but the embeddings have "
-            f"{card.vocab_size} rows (vocab_size in {card.folder / 'config.json'}); take the "
-            "tokenizer that belongs to these weights"
-        )
