@@ -37,7 +37,12 @@ def sentence_modules(folder: Path, pooling: dict[str, Any], *, normalize: bool =
     """modules.json and the pooling's config, as sentence-transformers writes them."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [
-        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{kind}", "type": f"st.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if i == 0 else f"{i}_{kind}",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(modules))

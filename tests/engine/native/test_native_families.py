@@ -163,7 +163,7 @@ def test_a_reranker_that_answers_yes_or_no_scores_the_difference(rung, tmp_path)
     model = family.write(tmp_path, "ForCausalLM")
     modules = [("", "Transformer"), ("1_LogitScore", "LogitScore")]
     entries = [
-        {"idx": i, "name": str(i), "path": path, "type": f"st.{kind}"}
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(modules)
     ]
     (tmp_path / "modules.json").write_text(json.dumps(entries))
@@ -218,9 +218,23 @@ def test_dense_modules_follow_the_pooling(rung, tmp_path) -> None:
         config = {"in_features": size, "out_features": width, "bias": bias}
         config["activation_function"] = f"torch.nn.modules.activation.{act}"
         (folder / "config.json").write_text(json.dumps(config))
-        modules.append({"idx": i + 2, "name": "", "path": folder.name, "type": "st.Dense"})
+        modules.append(
+            {
+                "idx": i + 2,
+                "name": "",
+                "path": folder.name,
+                "type": "sentence_transformers.models.Dense",
+            }
+        )
         expected.append((weight, tensors.get("linear.bias"), act))
-    modules.append({"idx": 4, "name": "4", "path": "4_Normalize", "type": "st.Normalize"})
+    modules.append(
+        {
+            "idx": 4,
+            "name": "4",
+            "path": "4_Normalize",
+            "type": "sentence_transformers.models.Normalize",
+        }
+    )
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     ids = np.arange(3, 30)
     answer = load(tmp_path, rung=rung.name).launch(RaggedBatch.of([ids]), ("embed",)).wait()
