@@ -75,10 +75,15 @@ def _default_prompt(st: JsonObject, prompts: Mapping[str, str]) -> str | None:
 
 
 def _longest(sbert: JsonObject) -> int | None:
-    """What the Transformer's file says: arguments for the tokenizer before its own key."""
-    arguments = sbert.mapping("tokenizer_args") | sbert.mapping("processor_kwargs")
-    asked = JsonObject(sbert.file, arguments).maybe_whole("model_max_length")
-    return asked or sbert.maybe_whole("max_seq_length")
+    """What the Transformer's file says: of one call, then of the tokenizer, then of its own key."""
+    call = sbert.mapping("processing_kwargs")
+    common, text = (JsonObject(sbert.file, call).mapping(key) for key in ("common", "text"))
+    tokenizer = sbert.mapping("tokenizer_args") | sbert.mapping("processor_kwargs")
+    return (
+        JsonObject(sbert.file, common | text).maybe_whole("max_length")
+        or JsonObject(sbert.file, tokenizer).maybe_whole("model_max_length")
+        or sbert.maybe_whole("max_seq_length")
+    )
 
 
 def _model_max_length(trunk: Path) -> int | None:

@@ -85,6 +85,22 @@ def test_a_length_is_read_where_sentence_transformers_reads_it(
     assert read_card(folder).max_seq_len == expect
 
 
+@pytest.mark.parametrize("key", ["text", "common"])
+@pytest.mark.parametrize("length", [7, 30])
+def test_the_length_of_one_call_counts_before_all_others(
+    tmp_path: Path, key: str, length: int
+) -> None:
+    folder = tiny(tmp_path / "m")
+    write_modules(folder, "Transformer", "Pooling", pooling=MEAN)
+    patch_json(
+        folder / "sentence_bert_config.json",
+        max_seq_length=20,
+        processing_kwargs={key: {"max_length": length}},
+    )
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert read_card(folder).max_seq_len == model.preprocess([LONG])["input_ids"].shape[1]
+
+
 @pytest.mark.parametrize("length", [0, -1])
 def test_a_length_that_is_none_is_refused_by_its_key(tmp_path: Path, length: int) -> None:
     folder = tiny(tmp_path / "m")
