@@ -92,6 +92,30 @@ def test_a_folder_of_pylates_gives_vectors_of_length_one(
     assert np.allclose(got, model.encode_query([TEXT])[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("model_type", [None, "SentenceTransformer"])
+def test_a_folder_that_names_no_kind_gives_what_sentence_transformers_makes_of_it(
+    tmp_path: Path, open_engine: OpenEngine, model_type: str | None
+) -> None:
+    _, folder = saved(tmp_path, normalize=False)
+    modules = json.loads((folder / "modules.json").read_text())[:2]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": model_type} if model_type else {})
+    )
+    model = MultiVectorEncoder(str(folder), device="cpu")
+    got = rows(open_engine(folder), [ids_of(TEXT)], TOKENS)[0][0]
+    assert np.allclose(got, model.encode_document([TEXT])[0], atol=1e-5)
+
+
+def test_dimensions_of_a_model_that_does_not_normalise_are_cut_and_no_more(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    _, folder = saved(tmp_path, normalize=False)
+    spec = OutputSpec(task="multivector", dtypes=("float32",), dimensions=(16, 8))
+    whole, part = rows(open_engine(folder), [ids_of(TEXT)], spec)[0]
+    assert np.array_equal(part, whole[:, :8])
+
+
 REFUSED_OF_PYLATE = {
     "query prefix": ({"query_prefix": "[Q] "}, "query_prefix"),
     "document prefix": ({"document_prefix": "[D] "}, "document_prefix"),
