@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hedgerow_engine.layers.kernels import tritons
+from hedgerow_engine.layers.kernels import tritonpool, tritons
 
 HOPPER = GPUTarget("cuda", 90, 32)
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -48,7 +48,7 @@ for width, block in ((384, 512), (768, 1024), (1024, 1024)):
     )
     _case(
         f"pool mean {width}",
-        tritons.pool,
+        tritonpool.pool,
         "BJJJFFQUiii",
         {"MODE": "mean", "PLACED": False, "ROWS": min(32, 16384 // block), "BLOCK": block},
         8,
@@ -61,14 +61,14 @@ _case(
 )
 _case(
     "pool last 1024",
-    tritons.pool,
+    tritonpool.pool,
     "BJJJFFQUiii",
     {"MODE": "lasttoken", "PLACED": False, "ROWS": 16, "BLOCK": 1024},
     8,
 )
 _case(
     "pool last 4096",
-    tritons.pool,
+    tritonpool.pool,
     "BJJJFFQUiii",
     {"MODE": "lasttoken", "PLACED": False, "ROWS": 4, "BLOCK": 4096},
     8,
@@ -76,7 +76,7 @@ _case(
 for mode in ("max", "cls", "mean"):
     _case(
         f"reduce {mode}, any width",
-        tritons.reduce,
+        tritonpool.reduce,
         "BJJJFii",
         {"MODE": mode, "PLACED": False, "ROWS": 8, "BLOCK": 512},
     )
@@ -97,8 +97,9 @@ _case(
 )
 
 
-def compile_one(name: str) -> dict[str, int]:
-    """Registers of a thread, bytes spilled to local memory and bytes of the cubin."""
+def compile_one(name: str) -> dict[str, Any]:
+    """Registers of a thread, bytes spilled to local memory, bytes of the cubin, and the maximum
+    instructions that it uses."""
     kernel, signature, fixed, warps = CASES[name]
     names = list(kernel.arg_names)
     every = {n: "constexpr" if n in fixed else signature[n] for n in names}
@@ -118,6 +119,7 @@ def compile_one(name: str) -> dict[str, int]:
         "registers": usage["REG"],
         "spill_bytes": usage["STACK"] + usage["LOCAL"],
         "cubin_bytes": len(made.asm["cubin"]),
+        "maxima": sorted(set(re.findall(r"\bmax\.\S+", made.asm["ptx"]))),
     }
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ ROOT = SCRIPT.parents[3]
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     paths = [str(ROOT / "services" / "engine"), str(ROOT / "shared")]
@@ -36,14 +37,22 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, in
     return json.loads(done.stdout)
 
 
-def test_no_kernel_spills_registers(compiled: dict[str, dict[str, int]]) -> None:
+def test_no_kernel_spills_registers(compiled: dict[str, dict[str, Any]]) -> None:
     assert len(compiled) >= 16
     assert {name: one["spill_bytes"] for name, one in compiled.items() if one["spill_bytes"]} == {}
     assert all(16 <= one["registers"] <= 255 for one in compiled.values())
 
 
+def test_a_maximum_over_tokens_keeps_what_is_not_a_number(
+    compiled: dict[str, dict[str, Any]],
+) -> None:
+    """The interpreter's maximum always does, so only the machine code tells."""
+    maxima = compiled["reduce max, any width"]["maxima"]
+    assert maxima and all(name.startswith("max.NaN.") for name in maxima), maxima
+
+
 def test_the_record_lists_every_kernel_that_is_compiled(
-    compiled: dict[str, dict[str, int]],
+    compiled: dict[str, dict[str, Any]],
 ) -> None:
     record = (ROOT / "docs/decisions/0104-fused-kernels-and-their-twins.md").read_text("utf-8")
     listed = set(re.findall(r"^\| ([a-z_]+(?: [^|]+?)?) \| \d+ \| \d+ \|", record, re.MULTILINE))

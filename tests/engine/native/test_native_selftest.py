@@ -86,7 +86,7 @@ def test_small_numbers_are_no_reason_to_overlook_wrong_ones(tmp_path, monkeypatc
     model = Qwen3Model(config)
     save(model, tmp_path)
     with torch.no_grad():
-        model.norm.weight *= 0.003
+        model.norm.weight *= 0.001
     model.save_pretrained(tmp_path)
     sentence_modules(tmp_path, {"word_embedding_dimension": 64, "pooling_mode": "mean"})
     load(tmp_path)
@@ -95,8 +95,7 @@ def test_small_numbers_are_no_reason_to_overlook_wrong_ones(tmp_path, monkeypatc
         load(tmp_path)
 
 
-@pytest.mark.parametrize("scale", [1.0, 20.0])
-def test_logits_that_nearly_cancel_are_no_reason_to_refuse(tmp_path, scale: float) -> None:
+def test_logits_that_nearly_cancel_are_no_reason_to_refuse(tmp_path) -> None:
     """One number that is the sum of hundreds: rounding is measured by those."""
     config = BertConfig(
         hidden_size=384,
@@ -110,7 +109,7 @@ def test_logits_that_nearly_cancel_are_no_reason_to_refuse(tmp_path, scale: floa
         model = BertForSequenceClassification(config)
         save(model, tmp_path, seed=seed)
         with torch.no_grad():
-            model.classifier.weight *= scale
+            model.classifier.weight *= 20
         model.save_pretrained(tmp_path)
         load(tmp_path).close()
 
