@@ -10,6 +10,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from hedgerow_shared.cores import usable_cores
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
 SCRATCH = ROOT / ".hedgerow" / "bench"
@@ -20,8 +22,8 @@ _SHOWN_FEATURES = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "asimd")
 
 @cache
 def cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use, as at the first question: a thread may be pinned later."""
+    return usable_cores()
 
 
 @cache

@@ -1,20 +1,8 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from hedgerow_local.machine import Machine, cpu_feature, usable_cores, version_of, visible_gpus
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [("max 100000", None), ("100000 100000", 1), ("50000 100000", 1), ("nonsense", None)],
-)
-def test_a_containers_quota_cuts_the_cores(tmp_path, text, cores):
-    file = tmp_path / "cpu.max"
-    file.write_text(text)
-    assert usable_cores(file) == (cores or len(os.sched_getaffinity(0)))
+from hedgerow_local.machine import Machine, cpu_feature, version_of, visible_gpus
 
 
 def test_the_widest_instruction_set_is_named(tmp_path, monkeypatch):

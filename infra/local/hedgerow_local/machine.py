@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hedgerow_shared.cores import usable_cores
+
 CPU_FEATURES = ("avx512_bf16", "avx512f", "avx2")
 """Instruction sets with native kernels, widest first."""
 
@@ -63,20 +65,6 @@ def visible_gpus(env: Mapping[str, str], dev: Path = Path("/dev")) -> int:
     if chosen is None:
         return devices
     return min(devices, len([part for part in chosen.split(",") if part.strip() not in ("", "-1")]))
-
-
-def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores this process may use: affinity, cut by a container's CPU quota; at least 1."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        cores = os.cpu_count() or 1
-    try:
-        quota, period = cpu_max.read_text("ascii").split()
-        cores = min(cores, int(quota) // int(period))
-    except (OSError, ValueError):  # no quota: the file is absent or says "max"
-        pass
-    return max(cores, 1)
 
 
 def cpu_feature(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

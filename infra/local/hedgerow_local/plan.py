@@ -42,14 +42,14 @@ def choose_workers(options: UpOptions, machine: Machine) -> Choice:
     if on_gpu(options, machine):
         gpus = 1 if ":" in options.device else max(machine.gpus, 1)
         return Choice(gpus, "one per GPU")
-    if machine.cores <= 2 and (options.threads or 1) == 1:
+    threads = choose_threads(options).value
+    if threads > 1:
+        count = max((machine.cores - 1) // threads, 1)
+        return Choice(count, f"{machine.cores} cores, {threads} threads each")
+    if machine.cores <= 2:
         return Choice(machine.cores, f"one per core ({machine.cores})")
     others = "nats-server" if options.together else "the gateway and nats-server"
-    threads = options.threads or 1
-    if threads == 1:
-        return Choice(machine.cores - 1, f"{machine.cores} cores, one left to {others}")
-    count = max((machine.cores - 1) // threads, 1)
-    return Choice(count, f"{machine.cores} cores, {threads} threads each")
+    return Choice(machine.cores - 1, f"{machine.cores} cores, one left to {others}")
 
 
 def choose_threads(options: UpOptions) -> Choice:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +40,7 @@ from hedgerow_gateway.settings import Settings
 from hedgerow_gateway.tokenizer import selfcheck
 from hedgerow_shared import __version__, micro, subjects
 from hedgerow_shared.bus import Bus
+from hedgerow_shared.cores import usable_cores
 
 _log = logging.getLogger("hedgerow.gateway")
 
@@ -71,7 +71,7 @@ class Gateway:
         self._dispatcher = Dispatcher(
             bus, self.fleet, gateway_id, settings.dispatch_options(), near
         )
-        self._pool = SlicePool(settings.tokenize_threads or max(1, (os.cpu_count() or 2) - 1))
+        self._pool = SlicePool(settings.tokenize_threads or max(1, usable_cores() - 1))
         self._metrics = Metrics()
         self._gate = Gate(
             max_body_bytes=settings.max_body_bytes,

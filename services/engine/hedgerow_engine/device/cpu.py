@@ -5,7 +5,6 @@ Imports no torch itself: a machine without it serves what native code can.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,17 +13,11 @@ from hedgerow_engine.executor import Executor
 from hedgerow_engine.offers import only_in_torch
 from hedgerow_engine.settings import EngineSettings
 from hedgerow_engine.weights import Weights
+from hedgerow_shared.cores import usable_cores
 from hedgerow_shared.errors import StartupError
 from hedgerow_shared.modelcard import ModelCard
 
 Log = Callable[[str], None]
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class CpuDevice:

@@ -135,21 +135,25 @@ def _rung_for(g: Geometry, dtype: str, rung: str | None) -> Rung | str:
     problem = best if isinstance(best, str) else g.problem(best)
     if problem is None or isinstance(best, str) or importlib.util.find_spec("torch"):
         return problem or best
-    forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG")
-    for lower in () if forced else LADDER[LADDER.index(best) + 1 :]:
+    for lower in () if _forced(rung) else LADDER[LADDER.index(best) + 1 :]:
         runs = dtype in ("auto", lower.dtype) and not missing_features(lower, host_features())
         if runs and g.problem(lower) is None:
             return lower
     return problem
 
 
+def _forced(rung: str | None) -> str | None:
+    """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet."""
+    return rung or os.environ.get("HEDGEROW_NATIVE_RUNG") or None
+
+
 def _rung(dtype: str, rung: str | None) -> Rung | str:
-    """$HEDGEROW_NATIVE_RUNG forces a rung: a lower one, or one nobody has run yet. Raises
-    StartupError where it names none: whoever sets it must not get another executor instead."""
+    """The rung to try first, or why there is none. Raises StartupError where none is called as
+    the forced one: whoever sets it must not get another executor instead."""
     problem = _llvmlite_problem() or no_executable_memory()
     if problem:
         return problem
-    forced = rung or os.environ.get("HEDGEROW_NATIVE_RUNG") or None
+    forced = _forced(rung)
     if forced is not None and forced not in BY_NAME:
         raise StartupError(
             f"HEDGEROW_NATIVE_RUNG={forced}: no native rung is called that; use one of "

@@ -18,7 +18,7 @@ from hedgerow_engine.native.tensors import Affine, Floats, LayerTensors, ModelTe
 from hedgerow_engine.weightfile import RawTensor
 from hedgerow_shared.modelcard import PoolingMode
 
-_TINY = 1e-30
+TINY = 1e-30
 
 _ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "identity": lambda x: x,
@@ -90,7 +90,7 @@ def _size(
     if isinstance(weights, Affine):
         weight = weights.weight.float32()
         return max(length, float(np.linalg.norm(weight)) * size / sqrt(weight.shape[1]))
-    return length * size / max(float(np.linalg.norm(before)), _TINY)
+    return length * size / max(float(np.linalg.norm(before)), TINY)
 
 
 def layer_forward(g: Geometry, layer: LayerTensors, x: Floats, *, scale: float) -> Floats:

@@ -18,7 +18,7 @@ from hedgerow_engine.native.crew import crew_bytes
 from hedgerow_engine.native.memory import Memory, address
 from hedgerow_engine.native.model import PackedModel
 from hedgerow_engine.native.program import can_narrow
-from hedgerow_engine.native.reference import reference_answers
+from hedgerow_engine.native.reference import TINY, reference_answers
 from hedgerow_engine.native.rungs import Rung
 from hedgerow_engine.native.schedule import COLUMN_MODE_TOKENS
 from hedgerow_engine.native.tensors import EVERYWHERE, Floats, LayerTensors, ModelTensors
@@ -28,7 +28,6 @@ from hedgerow_engine.native.words import FRAME, LAYER, MODEL, Words
 _LENGTHS = (1, 7, 21)
 # A window that the longest two of these sequences reach past.
 _REACH = 5
-_TINY = 1e-30
 _TOLERANCE = {"bfloat16": 3e-2, "float32": 1e-3}
 
 
@@ -52,7 +51,7 @@ def self_test(
             batch = sequences[:count]
             rows = _run(program, _only(model, i, layer), tensors, rung, batch, threads=threads)
             for length, row, (want, size) in zip(lengths, rows, expected, strict=False):
-                off = float(np.linalg.norm(row - want)) / max(size, _TINY)
+                off = float(np.linalg.norm(row - want)) / max(size, TINY)
                 # Not a number fails this comparison.
                 if not off <= _TOLERANCE[rung.dtype]:
                     what = f"a sequence of {length} tokens through layer {i}"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hedgerow_engine.layers.kernels import tritons
+from hedgerow_engine.layers.kernels import tritonpool, tritons
 from hedgerow_engine.layers.kernels.base import Pooled
 from hedgerow_engine.layers.ops import Activation, Norm
 from hedgerow_engine.layers.rotary import Rotation
@@ -137,7 +137,7 @@ class TritonKernels:
             torch.empty(slots, width, dtype=torch.int8, device=x.device),
             torch.empty(slots, -(-width // 8), dtype=torch.uint8, device=x.device),
         )
-        _kernel(tritons.pool, (slots,))(
+        _kernel(tritonpool.pool, (slots,))(
             x,
             starts,
             ends,
@@ -164,7 +164,7 @@ class TritonKernels:
     ) -> Tensor:
         slots, width = starts.shape[0], x.shape[1]
         out = torch.empty(slots, width, dtype=torch.float32, device=x.device)
-        _kernel(tritons.reduce, (slots, -(-width // _REDUCE_BLOCK)))(
+        _kernel(tritonpool.reduce, (slots, -(-width // _REDUCE_BLOCK)))(
             x,
             starts,
             ends,
